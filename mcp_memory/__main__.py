@@ -1,0 +1,5 @@
+"""`python -m mcp_memory` is `mcp-memory`."""
+
+from mcp_memory.cli import main
+
+main()

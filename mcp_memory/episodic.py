@@ -1,0 +1,147 @@
+"""Episodic memory: what is taken into the log, and the two views that find it again, by words and by meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mcp_memory import redaction, text
+from mcp_memory.errors import InvalidInput, ProviderError
+from mcp_memory.protocols import Embedder, Tx
+from mcp_memory.types import Derivative, Episode, Message
+from mcp_memory.workers import Worker
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+MAX_CONTENT = 200_000
+"""Characters of one message. Longer texts want to be handed in as parts: nobody reads them back whole."""
+
+MAX_MESSAGES = 1_000
+
+_MAX_NAME = 1_000
+_EMBED_AT_ONCE = 64  # texts; a query never waits longer than one such piece
+
+
+def admit(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+    """Messages as they may be stored, and the names of what was replaced in them (private parts, secrets).
+
+    Raises InvalidInput where one is empty, too long, or carries an id that no index could hold; then nothing is stored.
+    """
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidInput(f"messages: {len(messages)} at once; send at most {MAX_MESSAGES} and call again.")
+    admitted, replaced = [], []
+    for number, message in enumerate(messages, 1):
+        which = f"message {number}: " if len(messages) > 1 else ""
+        if len(message.content) > MAX_CONTENT:
+            raise InvalidInput(
+                f"{which}content has {len(message.content):,} characters; the limit is {MAX_CONTENT:,}. Send it in parts."
+            )
+        content, names = redaction.redact(text.clean(message.content))
+        if text.is_blank(content):
+            raise InvalidInput(f"{which}content is empty: say what to remember.")
+        replaced += names
+        admitted.append(replace(message, content=content, speaker=text.clean(message.speaker).strip()[:_MAX_NAME]))
+    return admitted, replaced
+
+
+def spoken(episode: Episode) -> str:
+    """The text of an episode as it is indexed: what was said, and the captions of what was shown."""
+    captions = [str(block["caption"]) for block in episode.blocks if block.get("caption")]
+    return " ".join([episode.content, *(f"[image: {caption}]" for caption in captions)])
+
+
+def voiced(episode: Episode, sentence: str) -> str:
+    """A sentence with its speaker's name before it: names in the text are what questions about people find."""
+    return f"{episode.speaker}: {sentence}" if episode.speaker else sentence
+
+
+class WordsView:
+    """The full-text index of folded words."""
+
+    name = "words"
+
+    def follow(self, tx: Tx, episodes: Sequence[Episode]) -> None:
+        tx.words.put([(episode.seq, text.words(voiced(episode, spoken(episode)))) for episode in episodes])
+
+    def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
+        tx.words.remove(seqs)
+
+    def clear(self, tx: Tx) -> None:
+        tx.words.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """What a batch is embedded from: its derivatives, and the positions that they replace or let derive again."""
+
+    seqs: list[int]
+    derivatives: list[Derivative]
+    successors: list[int]
+
+
+class VectorsView:
+    """The vectors of one embedder: one a sentence, and one a turn together with the turn before it."""
+
+    batch = 64
+
+    def __init__(self, embedder: Embedder, worker: Worker) -> None:
+        self.embedder = embedder
+        self._worker = worker
+        self.name = f"vectors/{embedder.name}"
+        self.paid = embedder.paid
+
+    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> _Turns:
+        seqs = [episode.seq for episode in episodes]
+        previous, following = tx.log.neighbours(seqs)
+        turns = {episode.seq: episode for episode in episodes}
+        turns |= {episode.seq: episode for episode in tx.log.at(set(previous.values()) - turns.keys())}
+        derivatives: list[Derivative] = []
+        for episode in episodes:
+            said = spoken(episode)
+            derivatives += [
+                Derivative("sentence", (episode.seq,), voiced(episode, sentence)) for sentence in text.sentences(said)
+            ]
+            before = turns.get(previous.get(episode.seq, 0))
+            both = [text.shorten(voiced(turn, spoken(turn)), _CONTEXT_TOKENS) for turn in (before, episode) if turn]
+            sources = (episode.seq,) if before is None else (episode.seq, before.seq)
+            derivatives.append(Derivative("context", sources, "\n".join(both)))
+        position = tx.cursors.of(self.name).position
+        inserted_before = {seq for seq in following.values() if seq <= position} - set(seqs)
+        return _Turns(seqs, derivatives, sorted(inserted_before))
+
+    async def derive(self, gathered: _Turns) -> npt.NDArray[np.float32]:
+        texts = [derivative.text for derivative in gathered.derivatives]
+        pieces = [
+            await self._worker.run(partial(self.embedder.embed, texts[at : at + _EMBED_AT_ONCE], "document"))
+            for at in range(0, len(texts), _EMBED_AT_ONCE)
+        ]
+        return _joined(pieces, len(texts), self.embedder)
+
+    def apply(self, tx: Tx, gathered: _Turns, derived: npt.NDArray[np.float32]) -> None:
+        vectors = tx.vectors(self.embedder.name)
+        vectors.replace(gathered.seqs, gathered.derivatives, derived)
+        tx.cursors.mark(self.name, gathered.successors)
+
+    def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
+        """Every embedder's vectors go, also those of embedders that are not in use any more."""
+        for embedder in tx.embedders():
+            tx.cursors.mark(f"vectors/{embedder}", tx.vectors(embedder).remove(seqs))
+
+    def clear(self, tx: Tx) -> None:
+        tx.vectors(self.embedder.name).clear()
+
+
+_CONTEXT_TOKENS = 256
+
+
+def _joined(pieces: Sequence[npt.NDArray[np.float32]], rows: int, embedder: Embedder) -> npt.NDArray[np.float32]:
+    import numpy as np  # late: the handshake of a stdio server must not wait for it
+
+    joined = np.concatenate(pieces)
+    if joined.ndim != 2 or len(joined) != rows:
+        raise ProviderError(f"{embedder.name} answered with {joined.shape} for {rows} texts")
+    return joined.astype(np.float32, copy=False)

@@ -1,0 +1,377 @@
+"""`Memory`: the verbs. Each is a few steps long; what a step does stands in the module of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from mcp_memory import consolidation, context, episodic, forgetting, profile, retrieval, working
+from mcp_memory.consolidation import Report
+from mcp_memory.context import Context
+from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
+from mcp_memory.forgetting import Forgotten, Preview
+from mcp_memory.protocols import Store, Tx
+from mcp_memory.ranking import Weights
+from mcp_memory.retrieval import Embedders, Found, Meaning, Question
+from mcp_memory.types import Episode, Feature, Lag, Message, Scope, Selection, Stored
+from mcp_memory.views import Views
+
+if TYPE_CHECKING:
+    from mcp_memory.settings import Settings
+
+ADD_WAIT_SECONDS = 2.0
+"""How long `add` waits for what it stored to be found by meaning too; words find it at once."""
+
+SEARCH_WAIT_SECONDS = 10.0
+"""How long `search` waits for what others left behind, and for the embedder to answer."""
+
+CONSOLIDATE_SECONDS = 25.0
+
+RECALLED = 8
+"""Hits that `context` asks for beside the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """`replaced` names private parts and secrets that were not stored; `learned` the facts that came at once."""
+
+    stored: tuple[Stored, ...]
+    learned: tuple[Feature, ...]
+    lags: tuple[Lag, ...]
+    replaced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A page of hits, the best first. `lags` tells what was not searched completely, and why."""
+
+    scope: Scope
+    question: Question
+    found: Found
+    lags: tuple[Lag, ...]
+
+    def next(self, shown: int | None = None) -> str:
+        """The cursor that goes on after the first `shown` hits (all of them if None); "" at the end."""
+        count = len(self.found.hits) if shown is None else shown
+        return retrieval.cursor(self.scope, self.question, self.found, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What one scope holds. `embedder` is the one in use."""
+
+    episodes: int
+    sessions: int
+    facts: int
+    characters: int
+    first: datetime | None
+    last: datetime | None
+    embedder: str
+    lags: tuple[Lag, ...]
+
+
+class Memory:
+    """A running memory. Made by `mcp_memory.assembly`, or in one step by `Memory.open(settings)`."""
+
+    def __init__(
+        self,
+        store: Store,
+        views: Views,
+        embedders: Embedders,
+        *,
+        weights: Weights,
+        window_tokens: int,
+        window_idle: timedelta,
+    ) -> None:
+        self.store = store
+        self.views = views
+        self._embedders = embedders
+        self._weights = weights
+        self._window_tokens = window_tokens
+        self._window_idle = window_idle
+
+    @staticmethod
+    def open(settings: Settings | None = None) -> AbstractAsyncContextManager[Memory]:
+        """`async with Memory.open() as memory`: settings default to the environment's."""
+        from mcp_memory.assembly import open_memory  # the one import that points up: for those who use us as a library
+
+        return open_memory(settings)
+
+    # ---- add
+
+    async def add(self, scope: Scope, messages: Sequence[Message]) -> Added:
+        """Store what was said, word for word. On return it is on the disk and found by words, and its plain facts are
+        known; it is found by meaning as soon as the embedder is done, for which this waits a little.
+
+        Raises InvalidInput where one message cannot be stored; then none is.
+        """
+        admitted, replaced = episodic.admit(messages)
+
+        def append(tx: Tx) -> tuple[list[Stored], list[Feature]]:
+            before = tx.log.position()
+            stored = tx.log.append(admitted)
+            self.views.follow(tx, skip=("summary",))
+            return stored, _learned(tx, before)
+
+        stored, learned = await self.store.write(scope, append)
+        await self.views.derive(scope, within=ADD_WAIT_SECONDS)
+        lags = await self.lags(scope)
+        return Added(tuple(stored), tuple(learned), tuple(lags), tuple(replaced))
+
+    # ---- search
+
+    async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
+        """Find episodes by meaning and words, within a selection. An empty query lists what the selection holds.
+
+        Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
+        """
+        if cursor:
+            question = retrieval.resumed(scope, question, cursor)
+        if not question.query.strip():
+            if not question.selection:
+                raise InvalidInput("query: say what to look for, or give a filter, a session_id or a range of time.")
+            found = await self.store.read(scope, lambda tx: retrieval.latest(tx, question))
+            return Answer(scope, question, found, ())
+        await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
+        meaning, lags = await self._meaning(scope, question.query)
+        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
+        return Answer(scope, question, found, tuple(lags))
+
+    async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
+        """The question as the embedder sees it that has followed furthest; None where none can answer."""
+        lags = await self.lags(scope)
+        name = self._embedders.current.name
+        if any(lag.view == f"vectors/{name}" for lag in lags):
+            name = await self.store.read(scope, self._furthest)
+        try:
+            return await self._embedders.meaning(query, name), lags
+        except (ProviderError, SettingsError) as error:
+            if name != self._embedders.current.name:
+                return await self._fallback(query, lags)
+            return None, [*lags, Lag(f"vectors/{name}", 0, str(error))]
+
+    async def _fallback(self, query: str, lags: list[Lag]) -> tuple[Meaning | None, list[Lag]]:
+        try:
+            return await self._embedders.meaning(query, self._embedders.current.name), lags
+        except ProviderError as error:
+            return None, [*lags, Lag(f"vectors/{self._embedders.current.name}", 0, str(error))]
+
+    def _furthest(self, tx: Tx) -> str:
+        """A former embedder serves while the vectors of the one that is set are still being filled."""
+        current = self._embedders.current.name
+        names = sorted(tx.embedders(), key=lambda name: (tx.cursors.of(f"vectors/{name}").position, name == current))
+        return names[-1] if names else current
+
+    def nothing(self, scope: Scope, question: Question) -> Answer:
+        """The answer to a question that no episode is wanted for."""
+        return Answer(scope, question, Found((), False, 0), ())
+
+    # ---- profile
+
+    async def profile(
+        self,
+        scope: Scope,
+        *,
+        category: str = "",
+        tag: str = "",
+        as_of: datetime | None = None,
+        history: bool = False,
+    ) -> tuple[list[Feature], list[Lag]]:
+        """The facts that are known, or were at `as_of`; with `history` those that were ended too."""
+        await self.views.catch_up(scope, within=0.0, skip=("summary",))
+        return await self.store.read(
+            scope,
+            lambda tx: (
+                profile.facts(tx, category=category, tag=tag, as_of=as_of, history=history),
+                self.views.lags(tx),
+            ),
+        )
+
+    async def closest_first(self, facts: Sequence[Feature], query: str) -> list[Feature]:
+        """The facts in the order of their closeness to a query; those that have nothing to do with it come last."""
+        scored = dict(await self._closeness(facts, query))
+        return sorted(facts, key=lambda fact: -scored.get(fact, 0.0))
+
+    async def close_facts(self, scope: Scope, query: str, limit: int) -> list[tuple[Feature, float]]:
+        """The current facts that are close to a query, with a score in [0, 1], the closest first."""
+        facts, _ = await self.profile(scope)
+        return (await self._closeness(facts, query))[:limit]
+
+    async def _closeness(self, facts: Sequence[Feature], query: str) -> list[tuple[Feature, float]]:
+        try:
+            cosines, floor = await self._embedders.cosines(query, [profile.stated(fact) for fact in facts])
+        except ProviderError:
+            cosines, floor = [0.0] * len(facts), 1.0
+        return profile.close(facts, query, cosines, floor, self._weights)
+
+    async def sources(self, scope: Scope, facts: Sequence[Feature]) -> dict[str, Episode]:
+        """The episodes that these facts cite, by id."""
+        ids = {id for fact in facts for id in fact.citations}
+        episodes = await self.store.read(scope, lambda tx: [tx.log.episode(id) for id in ids])
+        return {episode.id: episode for episode in episodes if episode is not None}
+
+    # ---- context
+
+    async def context(self, scope: Scope, query: str, session_id: str, tokens: int) -> Context:
+        """What to put before a model that answers now: standing instructions, the session, the profile, recall."""
+        await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS)
+        facts, window, lags = await self.store.read(
+            scope,
+            lambda tx: (
+                profile.facts(tx),
+                working.window(tx, session_id, self._window_tokens, self._window_idle),
+                self.views.lags(tx),
+            ),
+        )
+        query = query.strip() or next((e.content for e in reversed(window.episodes) if e.role == "user"), "")
+        hits = []
+        if query:
+            question = Question(query[:2_000], limit=RECALLED + len(window.episodes), expand=0)
+            answer = await self.search(scope, question)
+            shown = {episode.seq for episode in window.episodes}
+            hits = [hit for hit in answer.found.hits if hit.episode.seq not in shown][:RECALLED]
+            lags = list(answer.lags)
+        return context.compose(facts, window, hits, lags, tokens)
+
+    # ---- forget
+
+    async def preview(self, scope: Scope, selection: Selection, query: str = "") -> Preview:
+        """What `forget_selected` would forget, and the token that confirms it."""
+        seqs = await self._chosen(scope, selection, query)
+        return await self.store.read(scope, lambda tx: forgetting.preview(tx, scope, seqs))
+
+    async def _chosen(self, scope: Scope, selection: Selection, query: str) -> list[int]:
+        """The positions of what a selection holds; with a query, of what in it is close to that."""
+        if query.strip():
+            answer = await self.search(scope, Question(query, selection, limit=50, expand=0))
+            return sorted(hit.episode.seq for hit in answer.found.hits)
+        return await self.store.read(scope, lambda tx: tx.log.selected(selection, expired=True))
+
+    async def forget(self, scope: Scope, ids: Sequence[str]) -> Forgotten:
+        """Forget episodes and facts by id, all or none. Raises NotFound."""
+
+        def forget(tx: Tx) -> Forgotten:
+            episodes, facts = forgetting.chosen(tx, ids)
+            still = forgetting.forget_facts(tx, facts) if facts else []
+            went = forgetting.forget_episodes(tx, self.views, [episode.seq for episode in episodes])
+            gone = tuple([episode.id for episode in episodes] + [fact.id for fact in facts])
+            return Forgotten(gone, went, tuple(id for id in still if id not in gone))
+
+        return await self._erased(scope, await self.store.write(scope, forget))
+
+    async def forget_selected(self, scope: Scope, selection: Selection, token: str = "", query: str = "") -> Forgotten:
+        """Forget what a selection holds (and, with `query`, what in it is close to that). With a token, only if that is
+        exactly what its preview showed: raises ConfirmationNeeded otherwise.
+
+        Goes in slices, each of them complete: called again it goes on where it was interrupted.
+        """
+        seqs = await self._chosen(scope, selection, query)
+        if token:
+            forgetting.confirmed(scope, seqs, token)
+        ids: list[str] = []
+        facts = 0
+        for at in range(0, len(seqs), forgetting.SLICE):
+            part = seqs[at : at + forgetting.SLICE]
+
+            def forget(tx: Tx, part: list[int] = part) -> tuple[list[str], int]:
+                episodes = tx.log.at(part)
+                went = forgetting.forget_episodes(tx, self.views, [episode.seq for episode in episodes])
+                return [episode.id for episode in episodes], went
+
+            gone, went = await self.store.write(scope, forget)
+            ids += gone
+            facts += went
+        return await self._erased(scope, Forgotten(tuple(ids), facts))
+
+    async def forget_everything(self, scope: Scope, token: str = "") -> Forgotten:
+        """Forget all that is known in a scope: episodes, facts, corrections."""
+        forgotten = await self.forget_selected(scope, Selection(), token)
+
+        def rest(tx: Tx) -> int:
+            facts = [fact.feature for fact in tx.facts.all()]
+            forgetting.forget_facts(tx, facts)
+            tx.log.remove_decisions([decision.seq for decision in tx.log.decisions()])
+            return len(facts)
+
+        facts = await self.store.write(scope, rest)
+        return await self._erased(scope, replace(forgotten, facts=forgotten.facts + facts))
+
+    async def _erased(self, scope: Scope, forgotten: Forgotten) -> Forgotten:
+        await self.views.catch_up(scope, within=ADD_WAIT_SECONDS, skip=("summary",))
+        pending = bool(forgotten.ids or forgotten.facts) and not await self.store.finish_erasing()
+        copies = self.store.copies() if forgotten.ids or forgotten.facts else []
+        return replace(forgotten, pending=pending, copies=tuple(copies))
+
+    # ---- consolidate
+
+    async def consolidate(self, scope: Scope, *, dry_run: bool = False) -> Report:
+        """Bring every view up to date, for at most `CONSOLIDATE_SECONDS`, and report. Running it twice changes nothing."""
+
+        def standing(tx: Tx) -> tuple[list[Lag], int]:
+            return self.views.lags(tx), len(profile.facts(tx))
+
+        before, facts_before = await self.store.read(scope, standing)
+        if not dry_run:
+            await self.views.catch_up(scope, within=CONSOLIDATE_SECONDS)
+        after, facts_after = await self.store.read(scope, standing)
+        left = {lag.view: lag.episodes for lag in after}
+        derived = {lag.view: lag.episodes - left.get(lag.view, 0) for lag in before}
+        return consolidation.Report(derived, facts_before, facts_after, tuple(after), dry_run)
+
+    # ---- looking after
+
+    async def lags(self, scope: Scope) -> list[Lag]:
+        """The views that are behind the log, without those that are caught up only where they are read."""
+        lags = await self.store.read(scope, self.views.lags)
+        return [lag for lag in lags if lag.view != "summary"]
+
+    def now(self) -> datetime:
+        """The clock that dates what is stored."""
+        return self.store.now()
+
+    async def stats(self, scope: Scope) -> Stats:
+        def count(tx: Tx) -> Stats:
+            first, last, characters = tx.log.extent()
+            return Stats(
+                episodes=tx.log.count(),
+                sessions=len(tx.log.sessions()),
+                facts=len(profile.facts(tx)),
+                characters=characters,
+                first=first,
+                last=last,
+                embedder=self._embedders.current.name,
+                lags=tuple(self.views.lags(tx)),
+            )
+
+        return await self.store.read(scope, count)
+
+    async def episode(self, scope: Scope, id: str) -> Episode | None:
+        return await self.store.read(scope, lambda tx: tx.log.episode(id))
+
+    async def session(self, scope: Scope, session_id: str) -> working.Window:
+        """The working window of a session."""
+        await self.views.catch_up(scope, within=0.0)
+        return await self.store.read(
+            scope, lambda tx: working.window(tx, session_id, self._window_tokens, self._window_idle)
+        )
+
+    async def warm(self) -> None:
+        """Load the embedder, so that the first question need not wait for it. Says nothing where it can't be loaded:
+        whoever needs it will be told."""
+        try:
+            await self._embedders.warm()
+        except MemoryServerError:
+            return
+
+    async def rebuild(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
+        """Throw a view away and derive it again. `progress` is told how many episodes are left."""
+        await self.views.rebuild(scope, view, progress)
+
+
+def _learned(tx: Tx, before: int) -> list[Feature]:
+    """The facts that were decided after a position of the log and hold now."""
+    decisions = {decision.seq for decision in tx.log.decisions(after=before)}
+    return [fact.feature for fact in tx.facts.decided(decisions) if fact.feature.valid_to is None] if decisions else []

@@ -1,0 +1,147 @@
+"""The profile: facts about a user, changed by commands, each with the episodes it rests on.
+
+A changed mind ends a fact and begins another; an older statement that is stored later becomes history. Nothing is merged
+because it is alike: only the same statement strengthens a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from mcp_memory import text
+from mcp_memory.protocols import Tx
+from mcp_memory.ranking import Weights
+from mcp_memory.rules import Rules
+from mcp_memory.types import AddFeature, Command, DeleteFeature, Episode, Fact, Feature
+
+LEAST_IMPORTANCE = 0.2
+"""Episodes below this are not promoted to facts."""
+
+
+class RulesView:
+    """Facts by rule, in English and Chinese, without a model."""
+
+    name = "rules"
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def follow(self, tx: Tx, episodes: Sequence[Episode]) -> None:
+        for episode in episodes:
+            if is_testimony(episode, self._names(tx) if episode.speaker else ()):
+                for command in self._rules.commands(episode.content, episode.seq):
+                    decide(tx, self.name, command, episode.occurred_at)
+
+    def _names(self, tx: Tx) -> list[str]:
+        """What the user has called themself so far, as facts ("is called Ann", "叫张三")."""
+        return [fact.feature.value.casefold() for fact in tx.facts.all() if fact.feature.tag == "name"]
+
+    def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
+        tx.facts.remove_unsupported(seqs)
+
+    def clear(self, tx: Tx) -> None:
+        tx.facts.clear(self.name)
+        tx.log.remove_decisions([decision.seq for decision in tx.log.decisions(source=self.name)])
+
+
+def is_testimony(episode: Episode, names: Sequence[str]) -> bool:
+    """Whether an episode is the user's own statement about themself: the assistant's and others' words are context."""
+    return (
+        episode.learn
+        and episode.role == "user"
+        and episode.importance >= LEAST_IMPORTANCE
+        and (not episode.speaker or any(name.endswith(episode.speaker.casefold()) for name in names))
+    )
+
+
+def decide(tx: Tx, source: str, command: Command, said_at: datetime) -> None:
+    """Apply a command and keep it as a decision; one that changes nothing is not kept."""
+    match command:
+        case AddFeature():
+            _add(tx, source, command, said_at)
+        case DeleteFeature():
+            _end(tx, source, command, said_at)
+
+
+def _add(tx: Tx, source: str, command: AddFeature, said_at: datetime) -> None:
+    slot, statement = tx.facts.slot(command), tx.facts.statement(command)
+    forgotten_up_to = tx.log.entombed(statement)
+    citations = tuple(seq for seq in command.citations if seq > forgotten_up_to)
+    if command.citations and not citations:
+        return
+    command = replace(command, citations=citations)
+    for fact in tx.facts.saying(statement, slot):
+        if fact.feature.valid_to is None or fact.feature.valid_from <= said_at < fact.feature.valid_to:
+            tx.facts.strengthen(fact.row, command, said_at)
+            return
+    decision = tx.log.decide(source, command)
+    others = [fact for fact in tx.facts.in_slot(slot) if command.single]
+    later = next((fact for fact in others if fact.feature.valid_from > said_at), None)
+    row = tx.facts.insert(command, source, decision, said_at)
+    if later is not None:
+        tx.facts.end(row, later.feature.valid_from, later.row)
+    for fact in others:
+        if fact.feature.valid_from <= said_at and (fact.feature.valid_to is None or fact.feature.valid_to > said_at):
+            tx.facts.end(fact.row, said_at, row)
+
+
+def _end(tx: Tx, source: str, command: DeleteFeature, said_at: datetime) -> None:
+    ended = [
+        fact
+        for fact in tx.facts.in_slot(tx.facts.slot(command))
+        if fact.feature.valid_to is None
+        and fact.feature.valid_from <= said_at
+        and command.value in ("", fact.feature.value)
+    ]
+    if ended:
+        tx.log.decide(source, command)
+    for fact in ended:
+        tx.facts.end(fact.row, said_at)
+
+
+def facts(
+    tx: Tx,
+    *,
+    category: str = "",
+    tag: str = "",
+    as_of: datetime | None = None,
+    history: bool = False,
+) -> list[Feature]:
+    """The facts that hold now, or held at `as_of`; with `history` those that were ended too. The most important first."""
+    moment = as_of or tx.now
+    return [
+        fact.feature
+        for fact in tx.facts.all()
+        if category in ("", fact.feature.category)
+        and tag in ("", fact.feature.tag)
+        and ((history and (as_of is None or fact.feature.valid_from <= as_of)) or _holds(fact, moment, as_of is None))
+    ]
+
+
+def _holds(fact: Fact, moment: datetime, now: bool) -> bool:
+    """Whether a fact holds at a moment. What was said of a time to come counts as known now."""
+    if now:
+        return fact.feature.valid_to is None
+    return fact.feature.valid_from <= moment and (fact.feature.valid_to is None or fact.feature.valid_to > moment)
+
+
+def stated(fact: Feature) -> str:
+    """A fact as it is searched: what it is about, and what it says."""
+    return f"{fact.tag}, {fact.name}: {fact.value}"
+
+
+def close(
+    facts: Sequence[Feature], query: str, cosines: Sequence[float], floor: float, weights: Weights
+) -> list[tuple[Feature, float]]:
+    """The facts that share a word with the query or whose cosine reaches the embedder's `floor`, the closest first. The
+    score weighs the share of the query's words and the cosine."""
+    asked = set(text.query_words(query))
+    scored = []
+    for fact, cosine in zip(facts, cosines, strict=True):
+        shared = len(asked & set(text.words(stated(fact)))) / (len(asked) or 1)
+        if shared or cosine >= floor:
+            whole = (weights.words + weights.meaning) or 1.0
+            scored.append((fact, (weights.words * shared + weights.meaning * max(0.0, cosine)) / whole))
+    return sorted(scored, key=lambda item: -item[1])

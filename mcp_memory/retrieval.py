@@ -1,0 +1,268 @@
+"""Recall: from a question to episodes, by relevance, each with what was said around it.
+
+Read `recall` from top to bottom: two lists of candidates (meaning, words) are fused into one, neighbours in a session lend
+each other a part of their score, a named speaker and the age weigh in, and the best are given with their neighbours.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from mcp_memory import ranking, text
+from mcp_memory.errors import InvalidCursor
+from mcp_memory.protocols import Embedder, Tx
+from mcp_memory.ranking import Score, Weights
+from mcp_memory.types import EVERYTHING, Episode, Hit, Scope, Selection
+from mcp_memory.workers import Worker
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+POOL = 200
+"""Candidates that are read back and weighed by what stands in them."""
+
+DECAY = 0.995
+"""A day. An episode's recency is this to the power of its age, against the newest candidate."""
+
+_CACHED_QUERIES = 512
+_CACHED_TEXTS = 4_096
+_AT_ONCE = 64  # texts that are embedded in one piece, so that others need not wait long
+
+Order = Literal["relevance", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A question as an embedder sees it. `floor`: the cosine below which nothing is close to it."""
+
+    embedder: str
+    vector: npt.NDArray[np.float32]
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`upto` is the last position of the log that counts; `after` the last (score, position) already given."""
+
+    query: str
+    selection: Selection = EVERYTHING
+    limit: int = 10
+    expand: int = 3
+    order: Order = "relevance"
+    upto: int | None = None
+    after: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of hits, the best first. `more` tells whether another follows; `upto` is what its cursor needs."""
+
+    hits: tuple[Hit, ...]
+    more: bool
+    upto: int
+
+
+class Embedders:
+    """The embedder that is set, and former ones whose vectors still serve: one model each, one thread for all, and the
+    vectors of late questions."""
+
+    def __init__(self, current: Embedder, worker: Worker, load: Callable[[str], Embedder]) -> None:
+        self.current = current
+        self._worker = worker
+        self._load = load
+        self._loaded = {current.name: current}
+        self._meanings: OrderedDict[tuple[str, str], Meaning] = OrderedDict()
+        self._texts: OrderedDict[str, npt.NDArray[np.float32]] = OrderedDict()
+
+    def named(self, name: str) -> Embedder:
+        """Raises ProviderError or SettingsError where it can't be loaded here."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    async def warm(self) -> None:
+        await self._worker.run(self.current.load)
+
+    async def meaning(self, query: str, name: str) -> Meaning:
+        """Raises ProviderError where the embedder cannot answer."""
+        key = (name, query)
+        if key not in self._meanings:
+            embedder = self.named(name)
+
+            def embed() -> Meaning:
+                return Meaning(name, embedder.embed([query], "query")[0], embedder.floor)
+
+            self._meanings[key] = await self._worker.run(embed)
+            while len(self._meanings) > _CACHED_QUERIES:
+                self._meanings.popitem(last=False)
+        self._meanings.move_to_end(key)
+        return self._meanings[key]
+
+    async def cosines(self, query: str, texts: Sequence[str]) -> tuple[list[float], float]:
+        """How close each text is to the query, and the floor of the scale. Raises ProviderError."""
+        meaning = await self.meaning(query, self.current.name)
+        missing = [said for said in dict.fromkeys(texts) if said not in self._texts]
+        for at in range(0, len(missing), _AT_ONCE):
+            piece = missing[at : at + _AT_ONCE]
+            vectors = await self._worker.run(partial(self.current.embed, piece, "document"))
+            self._texts.update(zip(piece, vectors, strict=True))
+        cosines = [float(self._texts[said] @ meaning.vector) for said in texts]
+        while len(self._texts) > _CACHED_TEXTS:
+            self._texts.popitem(last=False)
+        return cosines, meaning.floor
+
+
+def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights) -> Found:
+    """Answer a question from one snapshot. Without `meaning`, words alone find."""
+    upto = tx.log.position() if question.upto is None else question.upto
+    within = tx.log.matching(question.selection)
+    allowed = None if within is None else {seq for seq in within if seq <= upto}
+
+    by_words = _by_words(tx, question.query, allowed, upto, question.upto)
+    by_meaning = _by_meaning(tx, meaning, within, upto, weights.width, known=bool(by_words))
+    scores = ranking.fuse(by_meaning, by_words, weights)
+
+    scores = _smoothed(tx, scores, allowed, upto, weights)
+    pool = sorted(scores.items(), key=lambda item: (-item[1].total, -item[0]))[:POOL]
+    episodes = {episode.seq: episode for episode in tx.log.at([seq for seq, _ in pool])}
+    for seq, _ in pool:
+        if seq not in episodes:
+            del scores[seq]  # a vector in memory whose episode has gone
+    _weigh(scores, episodes, question.query, weights)
+    ranked = sorted(scores.items(), key=_rank)
+
+    if question.after is not None:
+        last_score, last_seq = question.after
+        ranked = [item for item in ranked if _rank(item) > (-last_score, -last_seq)]
+    page = ranked[: question.limit]
+    episodes |= {episode.seq: episode for episode in tx.log.at([seq for seq, _ in page if seq not in episodes])}
+    hits = [Hit(episodes[seq], score.total, dict(score.why)) for seq, score in page if seq in episodes]
+    hits = _expanded(tx, hits, question.expand, allowed, upto)
+    return Found(tuple(hits), len(ranked) > question.limit, upto)
+
+
+def latest(tx: Tx, question: Question) -> Found:
+    """What a selection holds, without a question: the latest said first."""
+    before = None if question.after is None else question.after[1]
+    episodes = tx.log.newest(question.selection, question.limit + 1, before)
+    hits = tuple(Hit(episode, 0.0, {}) for episode in episodes[: question.limit])
+    return Found(hits, len(episodes) > question.limit, tx.log.position())
+
+
+def _by_words(tx: Tx, query: str, allowed: Collection[int] | None, upto: int, as_of: int | None) -> dict[int, float]:
+    postings = tx.words.postings(text.query_words(query), upto)
+    episodes, mean_length = tx.words.totals(as_of)
+    scores = ranking.bm25(postings, episodes, mean_length)
+    return scores if allowed is None else {seq: score for seq, score in scores.items() if seq in allowed}
+
+
+def _by_meaning(
+    tx: Tx, meaning: Meaning | None, within: Sequence[int] | None, upto: int, width: int, *, known: bool
+) -> dict[int, float]:
+    """The sum of an episode's best sentence and its context, for whatever is among the nearest by either. Nothing at all
+    where no sentence is close and no word is `known` either."""
+    if meaning is None:
+        return {}
+    vectors = tx.vectors(meaning.embedder)
+    sentences = vectors.nearest("sentence", meaning.vector, width, within, upto)
+    contexts = vectors.nearest("context", meaning.vector, width, within, upto)
+    if not known and max(sentences.values(), default=0.0) < meaning.floor:
+        return {}
+    sentences |= vectors.similarities("sentence", meaning.vector, sorted(contexts.keys() - sentences.keys()))
+    contexts |= vectors.similarities("context", meaning.vector, sorted(sentences.keys() - contexts.keys()))
+    return {seq: sentences.get(seq, 0.0) + contexts.get(seq, 0.0) for seq in sentences.keys() | contexts.keys()}
+
+
+def _smoothed(
+    tx: Tx, scores: dict[int, Score], allowed: Collection[int] | None, upto: int, weights: Weights
+) -> dict[int, Score]:
+    previous, following = tx.log.neighbours([seq for seq, score in scores.items() if score.total > 2 * ranking.TRACE])
+
+    def counted(links: Mapping[int, int]) -> dict[int, int]:
+        return {seq: link for seq, link in links.items() if link <= upto and (allowed is None or link in allowed)}
+
+    return ranking.smooth(scores, counted(previous), counted(following), weights)
+
+
+def _weigh(scores: dict[int, Score], episodes: Mapping[int, Episode], query: str, weights: Weights) -> None:
+    """The signals that stand in the episodes themselves: a speaker whom the query names, and the age."""
+    asked = set(text.words(query))
+    speakers = {episode.speaker for episode in episodes.values() if episode.speaker}
+    named = [speaker for speaker in speakers if (words := text.words(speaker)) and asked.issuperset(words)]
+    newest = max((episode.occurred_at for episode in episodes.values()), default=None)
+    for seq, episode in episodes.items():
+        if weights.speaker and len(named) == 1 and episode.speaker == named[0]:
+            scores[seq].add("speaker", weights.speaker)
+        if weights.recency and newest is not None:
+            age = (newest - episode.occurred_at).total_seconds() / 86_400
+            scores[seq].add("recency", weights.recency * DECAY**age)
+
+
+def _rank(item: tuple[int, Score]) -> tuple[float, int]:
+    return (-item[1].total, -item[0])
+
+
+def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | None, upto: int) -> list[Hit]:
+    """Each hit with its neighbours: a third of `expand` before it, the rest after it; each shown once."""
+    back = expand // 3
+    links: dict[int, list[int]] = {hit.episode.seq: [] for hit in hits}
+    for steps, side in ((back, 0), (expand - back, 1)):
+        edge = {seq: seq for seq in links}
+        for _ in range(steps):
+            step = tx.log.neighbours(edge.values())[side]
+            edge = {
+                seq: step[at]
+                for seq, at in edge.items()
+                if at in step and step[at] <= upto and (allowed is None or step[at] in allowed)
+            }
+            for seq, neighbour in edge.items():
+                links[seq].append(neighbour)
+    shown = set(links)
+    around = {episode.seq: episode for episode in tx.log.at({seq for beside in links.values() for seq in beside})}
+    expanded = []
+    for hit in hits:
+        beside = [around[seq] for seq in links[hit.episode.seq] if seq in around and seq not in shown]
+        shown |= {episode.seq for episode in beside}
+        beside.sort(key=lambda episode: (episode.occurred_at, episode.seq))
+        expanded.append(replace(hit, around=tuple(beside)))
+    return expanded
+
+
+# ---- cursors: opaque, self-contained, bound to the question
+
+
+def cursor(scope: Scope, question: Question, found: Found, shown: int) -> str:
+    """Where to go on after the first `shown` hits, for any process and after a restart; "" where nothing follows."""
+    if not shown or (shown == len(found.hits) and not found.more):
+        return ""
+    last = found.hits[shown - 1]
+    content = [found.upto, last.score, last.episode.seq, _fingerprint(scope, question)]
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+
+def resumed(scope: Scope, question: Question, given: str) -> Question:
+    """The question, going on at a cursor. Raises InvalidCursor where that is not a cursor of this very question."""
+    try:
+        upto, score, seq, fingerprint = json.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
+        numbers = int(upto), float(score), int(seq)
+    except (binascii.Error, ValueError, TypeError):
+        raise InvalidCursor("cursor: not a cursor of this server. Leave it out to start from the first page.") from None
+    if fingerprint != _fingerprint(scope, question):
+        raise InvalidCursor(
+            "cursor: it belongs to another search. Repeat query, filter, range and order exactly, or leave the cursor out."
+        )
+    return replace(question, upto=numbers[0], after=numbers[1:])
+
+
+def _fingerprint(scope: Scope, question: Question) -> str:
+    asked = repr((scope, question.query, question.selection, question.order))
+    return hashlib.blake2b(asked.encode("utf-8", "replace"), digest_size=6).hexdigest()

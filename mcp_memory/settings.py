@@ -1,0 +1,117 @@
+"""Settings: defaults, below one TOML file, below the environment (`MCP_MEMORY_*`), below flags.
+
+The only module that reads the environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import platformdirs
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from mcp_memory.errors import SettingsError
+
+APP = "mcp-memory"
+
+
+class WeightSettings(BaseModel, extra="forbid"):
+    """What `ranking.Weights` holds; `MCP_MEMORY_WEIGHTS__MEANING=0.4` and so on."""
+
+    meaning: float = Field(default=0.4, ge=0)
+    words: float = Field(default=0.6, ge=0)
+    previous: float = Field(default=0.3, ge=0, le=1)
+    next: float = Field(default=0.2, ge=0, le=1)
+    speaker: float = Field(default=0.1, ge=0)
+    recency: float = Field(default=0.05, ge=0)
+
+
+class Settings(BaseSettings):
+    """Every setting, with the names that docs/configuration.md lists."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MCP_MEMORY_", env_nested_delimiter="__", extra="ignore", env_ignore_empty=True, frozen=True
+    )
+
+    data_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_data_dir(APP, appauthor=False)))
+    """Where the memory file is."""
+    embedder: str = "use:multilingual-v3"
+    """`provider:model`."""
+    language_model: str = "agent"
+    """`agent`: nothing leaves the machine; no other is offered yet."""
+    user_id: str = "default"
+    """The user whose memory it is where a call names none."""
+    org_id: str = "default"
+    project_id: str = "default"
+    timezone: str = "UTC"
+    """The zone of a time without one."""
+    window_tokens: int = Field(2_000, ge=100, le=200_000)
+    """Capacity of a session's working window."""
+    window_idle_hours: float = Field(168.0, ge=0)
+    """After this time without a new message a session's window is empty; 0 for never."""
+    weights: WeightSettings = WeightSettings()
+    """How the signals of a search are weighed."""
+    prompts_dir: Path | None = None
+    """A folder whose files replace the shipped ones of the same name."""
+    openai_base_url: str = "http://127.0.0.1:11434/v1"
+    """The endpoint of `openai:` embedders; the default is Ollama on this machine."""
+    openai_api_key: str = ""
+    http_token: str = ""
+    """The bearer token of `serve --http`."""
+    port: int = Field(8765, ge=0, le=65_535)
+    log_level: str = "WARNING"
+    extensions: bool = Field(True, validation_alias="MCP_MEMORY_EXTENSIONS")
+    """Whether SQLite extensions may be loaded; `FORCE_NO_SQLITE_EXTENSIONS=1` is the same as false."""
+    no_sqlite_extensions: bool = Field(False, validation_alias="FORCE_NO_SQLITE_EXTENSIONS")
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(
+                f"no time zone is called {name!r} (an IANA name such as Europe/Berlin is wanted)"
+            ) from error
+        return name
+
+    @field_validator("language_model")
+    @classmethod
+    def _offered(cls, name: str) -> str:
+        if name != "agent":
+            raise ValueError("only `agent` is offered yet: facts come from rules, without a model")
+        return name
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.timezone)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, default_file())
+
+
+def default_file() -> Path:
+    return Path(platformdirs.user_config_dir(APP, appauthor=False)) / "config.toml"
+
+
+def load(**flags: Any) -> Settings:
+    """The settings of this process; `flags` win, those that are None count as not given.
+
+    Raises SettingsError, naming the setting.
+    """
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()]
+        raise SettingsError("settings: " + "; ".join(problems)) from error

@@ -1,0 +1,459 @@
+"""The log of one scope: episodes, decisions, tombstones. The only truth; everything else is derived from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mcp_memory import filters
+from mcp_memory.errors import InvalidFilter
+from mcp_memory.store.database import Connection
+from mcp_memory.store.keys import Keys, id_of, ident_of, new_ident
+from mcp_memory.types import (
+    SILENCE,
+    AddFeature,
+    And,
+    Command,
+    Compare,
+    Decision,
+    DeleteFeature,
+    Episode,
+    Filter,
+    In,
+    Message,
+    Selection,
+    Stored,
+)
+
+REPEAT_WITHIN = timedelta(minutes=10)
+"""An unstamped utterance said again within this time, with nobody else speaking between, is the same one."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, content, details"
+
+
+class Log:
+    def __init__(self, connection: Connection, keys: Keys, scope: int, now: datetime) -> None:
+        self._db = connection
+        self._keys = keys
+        self._scope = scope
+        self._now = now
+
+    # ---- writing
+
+    def append(self, messages: Sequence[Message]) -> list[Stored]:
+        """Append what was said, in order. The same utterance sent again is the episode that is already there; inside
+        one call nothing is a repetition."""
+        before = self.position()
+        return [self._repeated(message, before) or self._append(message) for message in messages]
+
+    def _append(self, message: Message, ident: int | None = None, created_at: datetime | None = None) -> Stored:
+        seq = self._next_position()
+        episode = Episode(
+            id=id_of("e", new_ident() if ident is None else ident),
+            seq=seq,
+            content=message.content,
+            role=message.role,
+            speaker=message.speaker,
+            produced_for=message.produced_for,
+            agent_id=message.agent_id,
+            session_id=message.session_id,
+            kind=message.kind,
+            blocks=message.blocks,
+            occurred_at=message.occurred_at or self._now,
+            created_at=created_at or self._now,
+            importance=message.importance,
+            category=message.category,
+            tags=message.tags,
+            entities=message.entities,
+            metadata=message.metadata,
+            expires_at=message.expires_at,
+            learn=message.learn,
+        )
+        self._db.execute(
+            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                seq,
+                self._scope,
+                ident_of("e", episode.id),
+                self._keys.of("session", episode.session_id),
+                self._keys.of("agent", episode.agent_id),
+                episode.role,
+                episode.kind,
+                micros(episode.occurred_at),
+                micros(episode.created_at),
+                None if episode.expires_at is None else micros(episode.expires_at),
+                self._utterance(message),
+                self._voice(message),
+                episode.importance,
+                episode.learn,
+                episode.content,
+                _details(episode),
+            ),
+        )
+        self._db.executemany(
+            "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
+            [
+                (self._scope, self._keys.of("field", name), self._keys.of("value", value), seq)
+                for name, value in filters.labels(episode)
+            ],
+        )
+        return Stored(episode, duplicate=False)
+
+    def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
+        """Append an exported episode under its own id; None where it was forgotten here. One whose id is taken in
+        another scope gets a new one."""
+        ident = ident_of("e", id)
+        if ident is not None and self.forgotten(ident):
+            return None
+        taken = None if ident is None else self._db.row("SELECT scope FROM episodes WHERE ident = ?", (ident,))
+        if taken == self._scope:
+            return Stored(self.episode(id), duplicate=True)  # type: ignore[arg-type]
+        return self._append(message, ident if taken is None else None, created_at)
+
+    def _repeated(self, message: Message, before: int) -> Stored | None:
+        if message.occurred_at is not None:
+            where, moment = "occurred_at = ? AND created_at <> occurred_at", micros(message.occurred_at)
+        else:
+            where, moment = "created_at > ? AND created_at = occurred_at", micros(self._now - REPEAT_WITHIN)
+        row = self._db.row(
+            f"SELECT seq FROM episodes WHERE utterance = ? AND scope = ? AND seq <= ? AND {where} "
+            "ORDER BY seq DESC LIMIT 1",
+            (self._utterance(message), self._scope, before, moment),
+        )
+        if row is None:
+            return None
+        seq = row
+        if message.occurred_at is None and self._db.row(
+            "SELECT 1 FROM episodes WHERE scope = ? AND session = ? AND voice <> ? AND seq > ? AND seq <= ? LIMIT 1",
+            (self._scope, self._keys.of("session", message.session_id), self._voice(message), seq, before),
+        ):
+            return None
+        return Stored(self.at([seq])[0], duplicate=True)
+
+    def _utterance(self, message: Message) -> int:
+        return self._keys.of(
+            "utterance", str(self._scope), message.session_id, message.role, message.speaker, message.agent_id,
+            message.kind, message.content,
+        )  # fmt: skip
+
+    def _voice(self, message: Message) -> int:
+        return self._keys.of("voice", message.role, message.speaker)
+
+    def _next_position(self) -> int:
+        seq: int = self._db.row("UPDATE meta SET value = value + 1 WHERE name = 'position' RETURNING value")
+        return seq
+
+    def decide(self, source: str, command: Command) -> int:
+        """Append a decision; its position."""
+        seq = self._next_position()
+        body = {"command": "add" if isinstance(command, AddFeature) else "delete", **asdict(command)}
+        del body["citations"]
+        self._db.execute(
+            "INSERT INTO decisions VALUES (?, ?, ?, ?, ?)",
+            (seq, self._scope, source, micros(self._now), json.dumps(body, ensure_ascii=False)),
+        )
+        self._db.executemany(
+            "INSERT OR IGNORE INTO citations VALUES (0, ?, ?)", [(seq, cited) for cited in command.citations]
+        )
+        return seq
+
+    def entomb(self, keys: Iterable[int]) -> None:
+        """Remember that what these keys stand for was forgotten, as of now."""
+        seq = self._next_position()
+        self._db.executemany(
+            "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", [(seq, self._scope, key) for key in keys]
+        )
+
+    def entombed(self, key: int) -> int:
+        """The position up to which what this key stands for was forgotten; 0 where it never was."""
+        return self._db.row("SELECT seq FROM tombstones WHERE scope = ? AND key = ?", (self._scope, key)) or 0
+
+    def forgotten(self, ident: int) -> bool:
+        return bool(self.entombed(self._keys.of("episode", str(ident))))
+
+    def remove(self, seqs: Sequence[int]) -> None:
+        """Take episodes out for good, and the decisions that rested on nothing else; leaves their tombstones."""
+        idents = self._db.rows(
+            "SELECT e.ident FROM json_each(?) j CROSS JOIN episodes e ON e.seq = j.value", (json.dumps(seqs),)
+        )
+        self.entomb(self._keys.of("episode", str(ident)) for (ident,) in idents)
+        listed = (json.dumps(seqs),)
+        for episode in self.at(seqs):
+            self._db.executemany(
+                "DELETE FROM labels WHERE scope = ? AND field = ? AND value = ? AND seq = ?",
+                [
+                    (self._scope, self._keys.of("field", name), self._keys.of("value", value), episode.seq)
+                    for name, value in filters.labels(episode)
+                ],
+            )
+        orphaned = self._db.rows(
+            """SELECT DISTINCT c.decision FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item = 0
+            WHERE NOT EXISTS (SELECT 1 FROM citations o WHERE o.item = 0 AND o.decision = c.decision
+                              AND o.seq NOT IN (SELECT value FROM json_each(?)))""",
+            listed * 2,
+        )
+        self._db.executemany("DELETE FROM decisions WHERE seq = ?", orphaned)
+        self._db.execute("DELETE FROM citations WHERE item = 0 AND seq IN (SELECT value FROM json_each(?))", listed)
+        self._db.executemany("DELETE FROM episodes WHERE seq = ?", [(seq,) for seq in seqs])
+
+    def remove_decisions(self, seqs: Sequence[int]) -> None:
+        self._db.executemany("DELETE FROM citations WHERE item = 0 AND decision = ?", [(seq,) for seq in seqs])
+        self._db.executemany("DELETE FROM decisions WHERE seq = ?", [(seq,) for seq in seqs])
+
+    # ---- reading
+
+    def position(self) -> int:
+        """The last position given out, over all scopes."""
+        position: int = self._db.row("SELECT value FROM meta WHERE name = 'position'")
+        return position
+
+    def last(self) -> int:
+        """The position of the scope's last episode; 0 where it has none."""
+        return self._db.row("SELECT max(seq) FROM episodes WHERE scope = ?", (self._scope,)) or 0
+
+    def count(self, after: int = 0) -> int:
+        counted: int = self._db.row("SELECT count(*) FROM episodes WHERE scope = ? AND seq > ?", (self._scope, after))
+        return counted
+
+    def extent(self) -> tuple[datetime | None, datetime | None, int]:
+        """When the first and the last episode of the scope were said, and about how many characters all have."""
+        first, last, characters = self._db.row(
+            "SELECT min(occurred_at), max(occurred_at), sum(length(content)) FROM episodes WHERE scope = ?",
+            (self._scope,),
+        )
+        return moment(first) if first is not None else None, moment(last) if last is not None else None, characters or 0
+
+    def after(self, position: int, limit: int) -> list[Episode]:
+        """The next episodes of the scope, in the order of the log."""
+        return self._episodes("WHERE scope = ? AND seq > ? ORDER BY seq LIMIT ?", (self._scope, position, limit))
+
+    def at(self, seqs: Iterable[int]) -> list[Episode]:
+        """The episodes at these positions that exist, in the order of the log."""
+        rows = self._db.rows(
+            f"SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN episodes ON seq = j.value WHERE scope = ? ORDER BY seq",
+            (json.dumps(list(seqs)), self._scope),
+        )
+        return [_episode(row) for row in rows]
+
+    def episode(self, id: str) -> Episode | None:
+        ident = ident_of("e", id)
+        found = self._episodes("WHERE ident = ? AND scope = ?", (ident, self._scope)) if ident is not None else []
+        return found[0] if found else None
+
+    def decisions(self, after: int = 0, source: str = "") -> list[Decision]:
+        rows = self._db.rows(
+            "SELECT seq, source, created_at, command FROM decisions WHERE scope = ? AND seq > ? ORDER BY seq",
+            (self._scope, after),
+        )
+        return [self._decision(*row) for row in rows if source in ("", row[1])]
+
+    def _decision(self, seq: int, source: str, created_at: int, text: str) -> Decision:
+        body = json.loads(text)
+        cited = self._db.rows("SELECT seq FROM citations WHERE item = 0 AND decision = ?", (seq,))
+        citations = tuple(row[0] for row in cited)
+        kind = AddFeature if body.pop("command") == "add" else DeleteFeature
+        return Decision(seq, source, moment(created_at), kind(**body, citations=citations))
+
+    def session(
+        self, session_id: str, *, kinds: Sequence[str], newest: int = 200, since: datetime | None = None
+    ) -> list[Episode]:
+        """The newest episodes of a session, oldest first."""
+        rows = self._db.rows(
+            f"SELECT {_COLUMNS} FROM episodes WHERE scope = ? AND session = ? AND occurred_at >= ? "
+            "AND kind IN (SELECT value FROM json_each(?)) ORDER BY occurred_at DESC, seq DESC LIMIT ?",
+            (self._scope, self._keys.of("session", session_id), micros(since) if since else -(2**62),
+             json.dumps(list(kinds)), newest),
+        )  # fmt: skip
+        return [_episode(row) for row in reversed(rows)]
+
+    def sessions(self) -> list[tuple[str, int]]:
+        """The scope's sessions with their number of episodes, the latest first."""
+        rows = self._db.rows(
+            """SELECT json_extract(details, '$.session_id'), n FROM
+               (SELECT max(seq) AS last, count(*) AS n FROM episodes WHERE scope = ? GROUP BY session)
+               CROSS JOIN episodes ON seq = last ORDER BY last DESC""",
+            (self._scope,),
+        )
+        return [(session_id or "", count) for session_id, count in rows]
+
+    def newest(self, selection: Selection, limit: int, before: int | None = None) -> list[Episode]:
+        """What a selection holds, the latest said first; `before` is a position to go on from."""
+        condition, values = self.condition(selection)
+        if before is not None:
+            anchor = self._db.row("SELECT occurred_at FROM episodes WHERE seq = ?", (before,))
+            if anchor is not None:
+                condition += " AND (occurred_at, seq) < (?, ?)"
+                values += (anchor, before)
+        return self._episodes(f"WHERE {condition} ORDER BY occurred_at DESC, seq DESC LIMIT ?", (*values, limit))
+
+    def neighbours(self, seqs: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """What stands directly before and after each of these in its session: two mappings of positions."""
+        within = int(SILENCE / timedelta(microseconds=1))
+        rows = self._db.rows(
+            """SELECT e.seq, e.occurred_at, e.session = :unnamed,
+              (SELECT seq FROM episodes p WHERE p.scope = e.scope AND p.session = e.session
+                AND (p.occurred_at, p.seq) < (e.occurred_at, e.seq) ORDER BY p.occurred_at DESC, p.seq DESC LIMIT 1),
+              (SELECT seq FROM episodes n WHERE n.scope = e.scope AND n.session = e.session
+                AND (n.occurred_at, n.seq) > (e.occurred_at, e.seq) ORDER BY n.occurred_at, n.seq LIMIT 1)
+            FROM json_each(:seqs) j CROSS JOIN episodes e ON e.seq = j.value WHERE e.scope = :scope""",
+            {"seqs": json.dumps(list(seqs)), "scope": self._scope, "unnamed": self._keys.of("session", "")},
+        )
+        previous = {row[0]: row[3] for row in rows if row[3] is not None}
+        following = {row[0]: row[4] for row in rows if row[4] is not None}
+        if any(row[2] for row in rows):
+            self._cut_at_silence(rows, previous, following, within)
+        return previous, following
+
+    def _cut_at_silence(
+        self, rows: list[Any], previous: dict[int, int], following: dict[int, int], within: int
+    ) -> None:
+        times = {row[0]: row[1] for row in rows}
+        missing = {seq for links in (previous, following) for seq in links.values()} - times.keys()
+        times |= dict(
+            self._db.rows(
+                "SELECT seq, occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value",
+                (json.dumps(list(missing)),),
+            )
+        )
+        for seq, _, unnamed, *_ in rows:
+            for links in (previous, following):
+                if unnamed and seq in links and abs(times[links[seq]] - times[seq]) > within:
+                    del links[seq]
+
+    # ---- selecting
+
+    def matching(self, selection: Selection) -> list[int] | None:
+        """The positions that a selection holds; None where it is everything."""
+        expiring = self._db.row(
+            "SELECT 1 FROM episodes WHERE scope = ? AND expires_at IS NOT NULL LIMIT 1", (self._scope,)
+        )
+        if not selection and not expiring:
+            return None
+        return self.selected(selection)
+
+    def selected(self, selection: Selection, *, expired: bool = False) -> list[int]:
+        """The positions that a selection holds; with `expired` those past their time to live too."""
+        condition, values = self.condition(selection, expired=expired)
+        return [row[0] for row in self._db.rows(f"SELECT seq FROM episodes WHERE {condition} ORDER BY seq", values)]
+
+    def condition(self, selection: Selection, *, expired: bool = False) -> tuple[str, tuple[Any, ...]]:
+        """A selection as SQL over `episodes`, with bound values only. What is past its time to live is left out.
+
+        Raises InvalidFilter for a field that no episode of the scope has.
+        """
+        parts: list[tuple[str, tuple[Any, ...]]] = [("scope = ?", (self._scope,))]
+        if selection.session_id:
+            parts.append(("session = ?", (self._keys.of("session", selection.session_id),)))
+        if selection.agent_id:
+            parts.append(("agent = ?", (self._keys.of("agent", selection.agent_id),)))
+        if selection.since:
+            parts.append(("occurred_at >= ?", (micros(selection.since),)))
+        if selection.until:
+            parts.append(("occurred_at <= ?", (micros(selection.until),)))
+        if selection.kinds:
+            parts.append(("kind IN (SELECT value FROM json_each(?))", (json.dumps(selection.kinds),)))
+        if selection.filter is not None:
+            parts.append(self._filter(selection.filter))
+        if not expired:
+            parts.append(("(expires_at IS NULL OR expires_at > ?)", (micros(self._now),)))
+        return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
+
+    def _filter(self, condition: Filter) -> tuple[str, tuple[Any, ...]]:
+        match condition:
+            case And(operands):
+                parts = [self._filter(operand) for operand in operands]
+                return "(" + " AND ".join(sql for sql, _ in parts) + ")", tuple(v for _, vs in parts for v in vs)
+            case Compare("id", operator, value):
+                return f"ident {operator} ?", (ident_of("e", str(value)) or -1,)
+            case In("id", values):
+                idents = [ident_of("e", str(value)) or -1 for value in values]
+                return "ident IN (SELECT value FROM json_each(?))", (json.dumps(idents),)
+            case Compare(name, "=", value):
+                return self._labelled(name, [filters.canonical(value)])
+            case In(name, values):
+                return self._labelled(name, [filters.canonical(value) for value in values])
+            case Compare(name, "!=", value):
+                has, field = self._labelled(name, None)
+                is_, values_ = self._labelled(name, [filters.canonical(value)])
+                return f"({has} AND NOT {is_})", field + values_
+            case _:
+                raise InvalidFilter(f"filter: {type(condition).__name__} is not offered yet. Use =, !=, IN and AND.")
+
+    def _labelled(self, name: str, values: list[str] | None) -> tuple[str, tuple[Any, ...]]:
+        label = filters.label_field(name)
+        field = self._keys.of("field", label)
+        if filters.metadata_name(name) is not None and not self._db.row(
+            "SELECT 1 FROM labels WHERE scope = ? AND field = ? LIMIT 1", (self._scope, field)
+        ):
+            raise InvalidFilter(
+                f"filter: no memory of this user has a field {name!r}. System fields: "
+                f"{', '.join(sorted(filters.SYSTEM_FIELDS))}; others are the names used in metadata."
+            )
+        if values is None:
+            return "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ?)", (self._scope, field)
+        keys = json.dumps([self._keys.of("value", value) for value in values])
+        return (
+            "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ? AND value IN (SELECT value FROM json_each(?)))",
+            (self._scope, field, keys),
+        )
+
+    def _episodes(self, rest: str, values: tuple[Any, ...]) -> list[Episode]:
+        return [_episode(row) for row in self._db.rows(f"SELECT {_COLUMNS} FROM episodes {rest}", values)]
+
+
+def _details(episode: Episode) -> str:
+    """What is not looked up by a column of its own; empty values are left out."""
+    details: dict[str, Any] = {
+        "speaker": episode.speaker,
+        "session_id": episode.session_id,
+        "agent_id": episode.agent_id,
+        "produced_for": episode.produced_for,
+        "category": episode.category,
+        "tags": episode.tags,
+        "entities": episode.entities,
+        "blocks": episode.blocks,
+        "metadata": episode.metadata,
+    }
+    return json.dumps({name: value for name, value in details.items() if value}, ensure_ascii=False)
+
+
+def _episode(row: Sequence[Any]) -> Episode:
+    seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, content, details = row
+    more: Mapping[str, Any] = json.loads(details)
+    return Episode(
+        id=id_of("e", ident),
+        seq=seq,
+        content=content,
+        role=role,
+        speaker=more.get("speaker", ""),
+        produced_for=more.get("produced_for", ""),
+        agent_id=more.get("agent_id", ""),
+        session_id=more.get("session_id", ""),
+        kind=kind,
+        blocks=tuple(more.get("blocks", ())),
+        occurred_at=moment(occurred_at),
+        created_at=moment(created_at),
+        importance=importance,
+        category=more.get("category", ""),
+        tags=tuple(more.get("tags", ())),
+        entities=tuple(more.get("entities", ())),
+        metadata=more.get("metadata", {}),
+        expires_at=None if expires_at is None else moment(expires_at),
+        learn=bool(learn),
+    )
+
+
+def micros(time: datetime) -> int:
+    """Microseconds since 1970, UTC: how the tables keep a time."""
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+Clock = Callable[[], datetime]

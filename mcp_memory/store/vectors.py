@@ -1,0 +1,370 @@
+"""The vectors of one embedder in one scope, and which of them are nearest.
+
+The blobs (16-bit floats) beside their derivatives are the truth. A scope of up to `IN_MEMORY` derivatives is compared in
+memory, exactly; a larger one by sqlite-vec's vec0 (8-bit integers, then compared again exactly), or by an exact scan in
+slices where the extension cannot be loaded. In memory is the fast way by an order of magnitude: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from mcp_memory.store.database import Connection
+from mcp_memory.types import Derivative, DerivativeKind
+
+IN_MEMORY = 50_000
+"""Derivatives of a scope that are kept in memory: 100 MB of 512 dimensions."""
+
+SCOPES_IN_MEMORY = 8
+
+_KINDS: tuple[DerivativeKind, ...] = ("sentence", "context")
+_CHUNK = 128  # vec0's default of 1024 vectors a chunk makes every small scope a large file
+_OVERSAMPLING = 4
+_SLICE = 8_192
+_VEC0_MOST = 4_096  # the largest k that vec0 takes
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a comparison reads: row i is a derivative of the episode at `seqs[i]`."""
+
+    seqs: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int8]
+    vectors: Vector
+
+
+class Matrix:
+    """A scope's vectors in memory, as of an epoch of the scope and a last derivative. Room is doubled when used up."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.last = 0
+        self.count = 0
+        self._ids = np.empty(0, np.int64)
+        self._seqs = np.empty(0, np.int64)
+        self._kinds = np.empty(0, np.int8)
+        self._vectors = np.empty((0, 0), np.float32)
+
+    def rows(self) -> Rows:
+        return Rows(self._seqs[: self.count], self._kinds[: self.count], self._vectors[: self.count])
+
+    def extend(self, rows: Sequence[tuple[int, int, int, bytes]]) -> None:
+        ids, seqs, kinds, blobs = zip(*rows, strict=True)
+        vectors = np.frombuffer(b"".join(blobs), np.float16).reshape(len(rows), -1)
+        count = self.count + len(rows)
+        if count > len(self._ids):
+            self._grow(max(count, 2 * self.count), vectors.shape[1])
+        at = slice(self.count, count)
+        self._ids[at], self._seqs[at], self._kinds[at], self._vectors[at] = ids, seqs, kinds, vectors
+        self.last, self.count = ids[-1], count
+
+    def keep(self, ids: Sequence[int], epoch: int) -> None:
+        """Drop the rows that are not among these."""
+        kept = np.flatnonzero(np.isin(self._ids[: self.count], np.array(ids, np.int64)))
+        self._ids, self._seqs, self._kinds = self._ids[kept], self._seqs[kept], self._kinds[kept]
+        self._vectors = self._vectors[kept]
+        self.count, self.epoch = len(kept), epoch
+
+    def _grow(self, room: int, dimensions: int) -> None:
+        kept = slice(0, self.count)
+        ids, seqs, kinds, vectors = self._ids[kept], self._seqs[kept], self._kinds[kept], self._vectors[kept]
+        self._ids, self._seqs = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._kinds, self._vectors = np.empty(room, np.int8), np.empty((room, dimensions), np.float32)
+        if self.count:
+            self._ids[kept], self._seqs[kept], self._kinds[kept], self._vectors[kept] = ids, seqs, kinds, vectors
+
+
+class Matrices:
+    """The matrices of one process, the most recently used ones. Take `lock` while using one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, int], Matrix] = OrderedDict()
+
+    def of(self, embedder: int, scope: int, epoch: int) -> Matrix:
+        matrix = self._kept.setdefault((embedder, scope), Matrix(epoch))
+        self._kept.move_to_end((embedder, scope))
+        while len(self._kept) > SCOPES_IN_MEMORY:
+            self._kept.popitem(last=False)
+        return matrix
+
+
+class Vectors:
+    """`view` is the embedder's name; a name that was never stored has no vectors yet."""
+
+    def __init__(self, connection: Connection, matrices: Matrices, scope: int, epoch: int, embedder: str) -> None:
+        self._db = connection
+        self._matrices = matrices
+        self._scope = scope
+        self._epoch = epoch
+        self._name = embedder
+        self._embedder: int = connection.row("SELECT id FROM embedders WHERE name = ?", (embedder,)) or 0
+
+    # ---- writing
+
+    def replace(self, seqs: Sequence[int], derivatives: Sequence[Derivative], vectors: Vector) -> None:
+        """Store what was derived from these episodes, in place of what was there. The rows of `vectors` are of unit
+        length; rows that are not finite, or zero, are left out."""
+        old = self._db.rows(
+            "SELECT d.id, d.embedder FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
+            "WHERE d.embedder = ?",
+            (json.dumps(seqs), self._embedder),
+        )
+        if old:
+            self._remove(old)
+            self._db.execute("UPDATE scopes SET epoch = epoch + 1 WHERE id = ?", (self._scope,))
+        if not self._embedder:
+            self._begin(vectors.shape[1])
+        usable = np.isfinite(vectors).all(axis=1) & (np.abs(vectors).max(axis=1, initial=0) > 0)
+        last: int = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'derivatives'") or 0
+        rows = [
+            (
+                self._embedder,
+                self._scope,
+                _KINDS.index(derivative.kind),
+                derivative.seq,
+                derivative.sources[1] if len(derivative.sources) > 1 else 0,
+                vectors[i].astype(np.float16).tobytes(),
+            )
+            for i, derivative in enumerate(derivatives)
+            if usable[i]
+        ]
+        self._db.executemany(
+            "INSERT INTO derivatives(embedder, scope, kind, seq, other, vector) VALUES (?, ?, ?, ?, ?, ?)", rows
+        )
+        if self._db.nearest:
+            if self._behind(last):
+                self._catch_up_index()
+            else:
+                ids = range(last + 1, last + 1 + len(rows))
+                quantised = _quantised(vectors[usable])
+                self._index([(id, self._scope, vector.tobytes()) for id, vector in zip(ids, quantised, strict=True)])
+
+    def _begin(self, dimensions: int) -> None:
+        self._db.execute("INSERT INTO embedders(name, dimensions) VALUES (?, ?)", (self._name, dimensions))
+        self._embedder = self._db.row("SELECT id FROM embedders WHERE name = ?", (self._name,))
+
+    # ---- vec0: behind its own cursor wherever a process without the extension wrote or removed
+
+    def _behind(self, last: int) -> bool:
+        indexed = self._db.row("SELECT indexed FROM embedders WHERE id = ?", (self._embedder,))
+        return bool(
+            self._db.row(
+                "SELECT 1 FROM derivatives WHERE id > ? AND id <= ? AND embedder = ? LIMIT 1",
+                (indexed, last, self._embedder),
+            )
+        )
+
+    def _catch_up_index(self) -> None:
+        rows = self._db.rows(
+            "SELECT id, scope, vector FROM derivatives WHERE embedder = ? "
+            "AND id > (SELECT indexed FROM embedders WHERE id = ?) ORDER BY id LIMIT ?",
+            (self._embedder, self._embedder, _SLICE),
+        )
+        self._index([(id, scope, _quantised(_vector(blob)[None])[0].tobytes()) for id, scope, blob in rows])
+
+    def _index(self, rows: Sequence[tuple[int, int, bytes]]) -> None:
+        if not rows:
+            return
+        if not self._has_index(self._embedder):
+            dimensions = self._db.row("SELECT dimensions FROM embedders WHERE id = ?", (self._embedder,))
+            self._db.execute(
+                f"CREATE VIRTUAL TABLE nearest_{self._embedder} USING vec0("
+                f"scope integer partition key, vector int8[{dimensions}], chunk_size={_CHUNK})"
+            )
+        self._db.executemany(
+            f"INSERT INTO nearest_{self._embedder}(rowid, scope, vector) VALUES (?, ?, vec_int8(?))", rows
+        )
+        self._db.execute("UPDATE embedders SET indexed = ? WHERE id = ?", (rows[-1][0], self._embedder))
+
+    def _has_index(self, embedder: int) -> bool:
+        return bool(self._db.row("SELECT 1 FROM sqlite_master WHERE name = ?", (f"nearest_{embedder}",)))
+
+    def _remove_from_index(self, embedder: int, ids: Sequence[tuple[int]]) -> None:
+        if not self._has_index(embedder):
+            return
+        if not self._db.nearest:
+            self._empty_index(embedder)
+            return
+        # vec0 leaves the bytes of a deleted row in its chunk: write zeros over them first
+        zeros = bytes(self._db.row("SELECT dimensions FROM embedders WHERE id = ?", (embedder,)))
+        for chunk, offset in self._db.rows(
+            f"SELECT r.chunk_id, r.chunk_offset FROM json_each(?) j CROSS JOIN nearest_{embedder}_rowids r "
+            "ON r.rowid = j.value",
+            (json.dumps([id for (id,) in ids]),),
+        ):
+            self._db.overwrite(f"nearest_{embedder}_vector_chunks00", "vectors", chunk, offset * len(zeros), zeros)
+        self._db.executemany(f"DELETE FROM nearest_{embedder} WHERE rowid = ?", ids)
+
+    def _empty_index(self, embedder: int) -> None:
+        """Empty an index that this process cannot maintain, through its shadow tables; one that can fills it again."""
+        for (name,) in self._db.rows(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE ? ESCAPE '!'",
+            (f"nearest!_{embedder}!_%",),
+        ):
+            if not name.endswith("_info"):
+                self._db.execute(f'DELETE FROM "{name}"')
+        self._db.execute("UPDATE embedders SET indexed = 0 WHERE id = ?", (embedder,))
+
+    # ---- removing
+
+    def remove(self, seqs: Sequence[int]) -> list[int]:
+        """Take out what was derived from these episodes; the positions of the other episodes whose context derivative
+        went with it."""
+        rows = self._db.rows(
+            """SELECT d.id, d.embedder, d.seq FROM json_each(:seqs) j CROSS JOIN derivatives d ON d.seq = j.value
+               WHERE d.embedder = :embedder
+               UNION SELECT d.id, d.embedder, d.seq FROM json_each(:seqs) j CROSS JOIN derivatives d
+               ON d.other = j.value AND d.other > 0 WHERE d.embedder = :embedder""",
+            {"seqs": json.dumps(seqs), "embedder": self._embedder},
+        )
+        self._remove([row[:2] for row in rows])
+        return sorted({row[2] for row in rows} - set(seqs))
+
+    def clear(self) -> None:
+        self._remove(
+            self._db.rows(
+                "SELECT id, embedder FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
+            )
+        )
+
+    def _remove(self, rows: Sequence[tuple[int, int]]) -> None:
+        self._db.executemany("DELETE FROM derivatives WHERE id = ?", [(id,) for id, _ in rows])
+        for embedder in {embedder for _, embedder in rows}:
+            self._remove_from_index(embedder, [(id,) for id, owner in rows if owner == embedder])
+
+    # ---- reading
+
+    def nearest(
+        self, kind: DerivativeKind, query: Vector, limit: int, within: Sequence[int] | None, upto: int
+    ) -> dict[int, float]:
+        """The episodes whose nearest derivative of a kind is among the `limit` nearest, with its cosine.
+
+        `within` restricts the search to these positions, and `upto` to those up to it, before the nearest are chosen.
+        """
+        if not self._embedder:
+            return {}
+        rows = self._matrix()
+        if rows is not None and not len(rows.seqs):
+            return {}
+        if rows is not None:
+            similarities = rows.vectors @ query
+            chosen = (rows.kinds == _KINDS.index(kind)) & (rows.seqs <= upto)
+            if within is not None:
+                chosen &= np.isin(rows.seqs, np.fromiter(within, np.int64))
+            at = np.flatnonzero(chosen)
+            if len(at) > limit:
+                at = at[np.argpartition(-similarities[at], limit - 1)[:limit]]
+            return _best(zip(rows.seqs[at].tolist(), similarities[at].tolist(), strict=True))
+        if self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62):
+            return self._nearest_indexed(kind, query, limit, within, upto)
+        return self._nearest_scanned(kind, query, limit, within, upto)
+
+    def similarities(self, kind: DerivativeKind, query: Vector, seqs: Sequence[int]) -> dict[int, float]:
+        """The cosine of the best derivative of a kind of each of these episodes that has one."""
+        rows = self._db.rows(
+            "SELECT d.seq, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
+            "WHERE d.embedder = ? AND d.kind = ?",
+            (json.dumps(seqs), self._embedder, _KINDS.index(kind)),
+        )
+        return _best((seq, float(_vector(blob) @ query)) for seq, blob in rows)
+
+    def count(self) -> int:
+        counted: int = self._db.row(
+            "SELECT count(*) FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
+        )
+        return counted
+
+    def _matrix(self) -> Rows | None:
+        """The scope's vectors as of this snapshot; None where there are too many to keep."""
+        with self._matrices.lock:
+            matrix = self._matrices.of(self._embedder, self._scope, self._epoch)
+            if matrix.epoch != self._epoch:
+                ids = self._db.rows(
+                    "SELECT id FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
+                )
+                matrix.keep([id for (id,) in ids], self._epoch)
+            if matrix.count > IN_MEMORY:
+                return None
+            rows = self._db.rows(
+                "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? "
+                "ORDER BY id LIMIT ?",
+                (self._embedder, self._scope, matrix.last, IN_MEMORY + 1 - matrix.count),
+            )
+            if rows:
+                matrix.extend(rows)
+            return matrix.rows() if matrix.count <= IN_MEMORY else None
+
+    def _nearest_indexed(
+        self, kind: DerivativeKind, query: Vector, limit: int, within: Sequence[int] | None, upto: int
+    ) -> dict[int, float]:
+        restriction, values = "", cast("tuple[str | int, ...]", ())
+        if within is not None:
+            restriction = (
+                "AND rowid IN (SELECT d.id FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
+                "WHERE d.embedder = ?)"
+            )
+            values = (json.dumps(list(within)), self._embedder)
+        ids = self._db.rows(
+            f"SELECT rowid FROM nearest_{self._embedder} "
+            f"WHERE vector MATCH vec_int8(?) AND scope = ? AND k = ? {restriction}",
+            (_quantised(query[None])[0].tobytes(), self._scope, min(_VEC0_MOST, _OVERSAMPLING * limit), *values),
+        )
+        rows = self._db.rows(
+            "SELECT d.seq, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.id = j.value WHERE d.kind = ?",
+            (json.dumps([id for (id,) in ids]), _KINDS.index(kind)),
+        )
+        best = sorted(((float(_vector(blob) @ query), seq) for seq, blob in rows if seq <= upto), reverse=True)
+        return _best((seq, similarity) for similarity, seq in best[:limit])
+
+    def _nearest_scanned(
+        self, kind: DerivativeKind, query: Vector, limit: int, within: Sequence[int] | None, upto: int
+    ) -> dict[int, float]:
+        allowed = None if within is None else set(within)
+        best: list[tuple[float, int]] = []
+        last = 0
+        while rows := self._db.rows(
+            "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id LIMIT ?",
+            (self._embedder, self._scope, last, _SLICE),
+        ):
+            last = rows[-1][0]
+            rows = [
+                row
+                for row in rows
+                if row[2] == _KINDS.index(kind) and row[1] <= upto and (allowed is None or row[1] in allowed)
+            ]
+            if rows:
+                similarities = np.stack([_vector(row[3]) for row in rows]) @ query
+                best = sorted([*best, *zip(similarities.tolist(), (row[1] for row in rows), strict=True)], reverse=True)
+                best = best[:limit]
+        return _best((seq, similarity) for similarity, seq in best)
+
+
+def _vector(blob: bytes) -> Vector:
+    return np.frombuffer(blob, np.float16).astype(np.float32)
+
+
+def _quantised(vectors: Vector) -> npt.NDArray[np.int8]:
+    """Unit vectors as 8-bit integers. A component of a unit vector of d dimensions has a standard deviation of
+    1/sqrt(d); four of them are spread over the range."""
+    scale = 32 * np.sqrt(vectors.shape[1])
+    quantised: npt.NDArray[np.int8] = np.clip(np.rint(np.nan_to_num(vectors) * scale), -127, 127).astype(np.int8)
+    return quantised
+
+
+def _best(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+    best: dict[int, float] = {}
+    for seq, similarity in pairs:
+        if similarity > best.get(seq, -2.0):
+            best[seq] = similarity
+    return best

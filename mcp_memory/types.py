@@ -1,0 +1,263 @@
+"""The vocabulary: frozen values that every other module speaks in.
+
+Times are aware `datetime`s in UTC. Positions in the log (`seq`) are integers that only grow, over all scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+Role = Literal["user", "assistant", "system", "tool"]
+Kind = Literal["message", "text", "image", "step", "procedure", "digest"]
+
+ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
+KINDS: tuple[Kind, ...] = ("message", "text", "image", "step", "procedure", "digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The isolation boundary. Ids are compared exactly, byte for byte after UTF-8 encoding."""
+
+    org: str
+    project: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a caller hands in to be remembered; `occurred_at=None` means now."""
+
+    content: str
+    role: Role = "user"
+    speaker: str = ""
+    occurred_at: datetime | None = None
+    agent_id: str = ""
+    session_id: str = ""
+    kind: Kind = "message"
+    produced_for: str = ""
+    importance: float = 0.5
+    category: str = ""
+    tags: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    expires_at: datetime | None = None
+    learn: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One utterance in the log, word for word.
+
+    `importance` is in [0, 1]. `occurred_at` is when it was said, `created_at` when it was stored. With `learn` false
+    no fact is ever drawn from it.
+    """
+
+    id: str
+    seq: int
+    content: str
+    role: Role
+    speaker: str
+    produced_for: str
+    agent_id: str
+    session_id: str
+    kind: Kind
+    blocks: tuple[Mapping[str, Any], ...]
+    occurred_at: datetime
+    created_at: datetime
+    importance: float
+    category: str
+    tags: tuple[str, ...]
+    entities: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    expires_at: datetime | None = None
+    learn: bool = True
+
+    @property
+    def name(self) -> str:
+        """Who said it, as a reader would call them."""
+        return self.speaker or self.role
+
+
+SILENCE = timedelta(minutes=30)
+"""The unnamed session of a user is cut where nothing was said for longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of one message: its episode, and whether that was there before."""
+
+    episode: Episode
+    duplicate: bool
+
+
+DerivativeKind = Literal["sentence", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """What is embedded. `sources` are the log positions of the episodes whose text it holds, the owner first."""
+
+    kind: DerivativeKind
+    sources: tuple[int, ...]
+    text: str
+
+    @property
+    def seq(self) -> int:
+        return self.sources[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A fact of the profile: `(category, tag, name)` names the slot, `value` reads like "prefers aisle seats".
+
+    `citations` are ids of the episodes it rests on. A fact without `valid_to` is current.
+    """
+
+    id: str
+    category: str
+    tag: str
+    name: str
+    value: str
+    importance: float
+    confidence: float
+    entities: tuple[str, ...]
+    citations: tuple[str, ...]
+    valid_from: datetime
+    valid_to: datetime | None = None
+    superseded_by: str = ""
+    verified_at: datetime | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddFeature:
+    """State a fact. `citations` are log positions. With `single` true the slot holds one value at a time."""
+
+    category: str
+    tag: str
+    feature: str
+    value: str
+    citations: tuple[int, ...] = ()
+    single: bool = False
+    importance: float = 0.5
+    confidence: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFeature:
+    """End the current facts of a slot, or only the one with `value` where it is given."""
+
+    category: str
+    tag: str
+    feature: str
+    value: str = ""
+    citations: tuple[int, ...] = ()
+
+
+Command = AddFeature | DeleteFeature
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One command applied, as the log keeps it. `source` says who decided: a view's name, `hand`, `agent`."""
+
+    seq: int
+    source: str
+    created_at: datetime
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A feature with its row number in the store."""
+
+    row: int
+    feature: Feature
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a session's summary says; `upto` is the position of the last episode that it covers."""
+
+    text: str
+    upto: int
+
+
+Scalar = str | float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    field: str
+    operator: Literal["=", "!=", "<", "<=", ">", ">="]
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    field: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    operands: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    operands: tuple[Filter, ...]
+
+
+Filter = Compare | In | IsNull | Not | And | Or
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which episodes a question is about; an empty value is no condition. Both ends of the range count."""
+
+    filter: Filter | None = None
+    agent_id: str = ""
+    session_id: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    kinds: tuple[Kind, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != EVERYTHING
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer of a search: an episode, its score in [0, 1], the signals behind it, and its neighbours in time order."""
+
+    episode: Episode
+    score: float
+    why: Mapping[str, float]
+    around: tuple[Episode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a view is behind the log in one scope, and why."""
+
+    view: str
+    episodes: int
+    reason: str = ""
