@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_memory import text
-from mcp_memory.consolidation import Report
-from mcp_memory.context import Context
-from mcp_memory.forgetting import Forgotten, Preview
-from mcp_memory.memory import Added, Answer, Stats
 from mcp_memory.timeparse import shown
 from mcp_memory.types import Episode, Feature, Hit, Lag
+
+if TYPE_CHECKING:
+    from mcp_memory.consolidation import Report
+    from mcp_memory.context import Context
+    from mcp_memory.forgetting import Forgotten, Preview
+    from mcp_memory.memory import Added, Answer, Stats
 
 Data = dict[str, Any]
 

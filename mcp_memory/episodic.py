@@ -110,7 +110,7 @@ class VectorsView:
             sources = (episode.seq,) if before is None else (episode.seq, before.seq)
             derivatives.append(Derivative("context", sources, "\n".join(both)))
         position = tx.cursors.of(self.name).position
-        inserted_before = {seq for seq in following.values() if seq <= position} - set(seqs)
+        inserted_before = {after for seq, after in following.items() if after <= position < seq}
         return _Turns(seqs, derivatives, sorted(inserted_before))
 
     async def derive(self, gathered: _Turns) -> npt.NDArray[np.float32]:

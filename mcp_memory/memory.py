@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from mcp_memory import consolidation, context, episodic, forgetting, profile, retrieval, working
+from mcp_memory import consolidation, context, episodic, forgetting, profile, retrieval, transfer, working
 from mcp_memory.consolidation import Report
 from mcp_memory.context import Context
 from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import Store, Tx
 from mcp_memory.ranking import Weights
-from mcp_memory.retrieval import Embedders, Found, Meaning, Question
-from mcp_memory.types import Episode, Feature, Lag, Message, Scope, Selection, Stored
+from mcp_memory.retrieval import Embedders, Found, Meaning
+from mcp_memory.transfer import Imported
+from mcp_memory.types import Episode, Feature, Lag, Message, Question, Scope, Selection, Stored
 from mcp_memory.views import Views
 
 if TYPE_CHECKING:
@@ -205,7 +208,7 @@ class Memory:
             cosines, floor = await self._embedders.cosines(query, [profile.stated(fact) for fact in facts])
         except ProviderError:
             cosines, floor = [0.0] * len(facts), 1.0
-        return profile.close(facts, query, cosines, floor, self._weights)
+        return profile.close(facts, query, cosines, floor)
 
     async def sources(self, scope: Scope, facts: Sequence[Feature]) -> dict[str, Episode]:
         """The episodes that these facts cite, by id."""
@@ -321,6 +324,42 @@ class Memory:
         derived = {lag.view: lag.episodes - left.get(lag.view, 0) for lag in before}
         return consolidation.Report(derived, facts_before, facts_after, tuple(after), dry_run)
 
+    # ---- moving
+
+    async def export(self, scope: Scope) -> AsyncIterator[transfer.Record]:
+        """All that was said in a scope, in the order of the log, and all that was decided by hand or by a model."""
+        position = 0
+        while said := await self.store.read(scope, partial(_after, position=position)):
+            for episode in said:
+                yield transfer.episode(episode)
+            position = said[-1].seq
+        for record in await self.store.read(scope, transfer.decisions):
+            yield record
+
+    async def import_(self, scope: Scope, records: Iterable[Mapping[str, Any]]) -> Imported:
+        """Take in what `export` gave, here or elsewhere, under the same ids and times. What is here already is not stored
+        twice, and what was forgotten here is left out.
+
+        Raises InvalidInput where a record cannot be read; then none is taken in.
+        """
+        entries = [transfer.entry(record, f"record {number}") for number, record in enumerate(records, 1)]
+        spoken = [entry for entry in entries if isinstance(entry, transfer.Spoken)]
+        decided = [entry for entry in entries if isinstance(entry, transfer.Decided)]
+        places: dict[str, int] = {}
+        counted = Counter[str]()
+
+        def store(part: Sequence[transfer.Spoken], tx: Tx) -> Counter[str]:
+            stored = transfer.store(tx, part, places)
+            self.views.follow(tx, skip=("summary",))
+            return stored
+
+        for at in range(0, len(spoken), transfer.BATCH):
+            counted += await self.store.write(scope, partial(store, spoken[at : at + transfer.BATCH]))
+        decisions = await self.store.write(scope, lambda tx: transfer.decide(tx, decided, places)) if decided else 0
+        await self.views.derive(scope, within=ADD_WAIT_SECONDS)
+        lags = await self.lags(scope)
+        return Imported(counted["stored"], counted["known"], counted["forgotten"], decisions, tuple(lags))
+
     # ---- looking after
 
     async def lags(self, scope: Scope) -> list[Lag]:
@@ -369,6 +408,10 @@ class Memory:
     async def rebuild(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
         """Throw a view away and derive it again. `progress` is told how many episodes are left."""
         await self.views.rebuild(scope, view, progress)
+
+
+def _after(tx: Tx, position: int) -> list[Episode]:
+    return tx.log.after(position, transfer.BATCH)
 
 
 def _learned(tx: Tx, before: int) -> list[Feature]:

@@ -12,7 +12,6 @@ from datetime import datetime
 
 from mcp_memory import text
 from mcp_memory.protocols import Tx
-from mcp_memory.ranking import Weights
 from mcp_memory.rules import Rules
 from mcp_memory.types import AddFeature, Command, DeleteFeature, Episode, Fact, Feature
 
@@ -132,16 +131,13 @@ def stated(fact: Feature) -> str:
     return f"{fact.tag}, {fact.name}: {fact.value}"
 
 
-def close(
-    facts: Sequence[Feature], query: str, cosines: Sequence[float], floor: float, weights: Weights
-) -> list[tuple[Feature, float]]:
+def close(facts: Sequence[Feature], query: str, cosines: Sequence[float], floor: float) -> list[tuple[Feature, float]]:
     """The facts that share a word with the query or whose cosine reaches the embedder's `floor`, the closest first. The
-    score weighs the share of the query's words and the cosine."""
+    score is the mean of the share of the query's words and the cosine."""
     asked = set(text.query_words(query))
     scored = []
     for fact, cosine in zip(facts, cosines, strict=True):
         shared = len(asked & set(text.words(stated(fact)))) / (len(asked) or 1)
         if shared or cosine >= floor:
-            whole = (weights.words + weights.meaning) or 1.0
-            scored.append((fact, (weights.words * shared + weights.meaning * max(0.0, cosine)) / whole))
+            scored.append((fact, (shared + max(0.0, cosine)) / 2))
     return sorted(scored, key=lambda item: -item[1])

@@ -136,6 +136,10 @@ class Store(Protocol):
         """ "ok" or what is wrong with the files."""
         ...
 
+    async def describe(self) -> dict[str, str]:
+        """What the store runs on, by name; "" for a part that is missing."""
+        ...
+
     async def compact(self) -> None:
         """Give unused space back."""
         ...

@@ -9,36 +9,71 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 K1, B = 1.2, 0.75
 """BM25 constants of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009)."""
 
-
-TAIL = 400
-"""How many scores below the fused width are kept, for those who page far."""
-
 TRACE = 1e-6
+"""What a score below the fused width still counts, relative to the best: its order stays, for those who page far."""
+
+Positions = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How the signals of a search are weighed; every one can be set to 0."""
 
-    meaning: float = 0.4
-    words: float = 0.6
+    words_least: float = 0.3
+    """The share of words against meaning where no episode holds any of the query's words..."""
+    words_most: float = 0.7
+    """...and where one holds all of them; in proportion between."""
     previous: float = 0.3
+    """What an episode gets of the score of the one before it in its session..."""
+    before_previous: float = 0.1
+    """...of the one before that..."""
     next: float = 0.2
-    speaker: float = 0.1
+    """...and of the one after it."""
+    speaker: float = 0.2
+    """For what was said by the one speaker whom the query names."""
     recency: float = 0.05
+    """For the newest candidate; falls with age."""
     width: int = 100
+    """How many of each list are compared; the last of them counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
     """Where a word stands: `counts[i]` times in the episode at `seqs[i]`, which is `lengths[i]` words long."""
 
-    seqs: Sequence[int]
-    counts: Sequence[int]
-    lengths: Sequence[int]
+    seqs: Positions
+    counts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Positions and their scores, in no order."""
+
+    seqs: Positions
+    scores: Values
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def best(self, count: int) -> Scored:
+        """The highest `count`, the highest first; equal ones with the later position first."""
+        at = np.arange(len(self.seqs))
+        if len(at) > count:
+            least = np.partition(self.scores, len(at) - count)[len(at) - count]
+            at = np.flatnonzero(self.scores >= least)
+        at = at[np.lexsort((-self.seqs[at], -self.scores[at]))][:count]
+        return Scored(self.seqs[at], self.scores[at])
+
+
+NOTHING = Scored(np.empty(0, np.int64), np.empty(0, np.float64))
 
 
 @dataclass(slots=True)
@@ -53,58 +88,79 @@ class Score:
         self.why[signal] = self.why.get(signal, 0.0) + amount
 
 
-def bm25(postings: Sequence[Posting], episodes: int, mean_length: float) -> dict[int, float]:
-    """Okapi BM25 of every episode that holds one of the words, over a scope of `episodes` with words of `mean_length`.
+def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_length: float) -> tuple[Scored, float]:
+    """Every episode that holds one of the words, and the most that one of them covers.
 
-    The inverse document frequency is `log(1 + (N - n + 0.5) / (n + 0.5))`, never negative.
+    The score is Okapi BM25, over a scope of `episodes` with words of `mean_length`, times the root of the episode's
+    coverage: the share of the query's words that it holds, weighed by their inverse document frequency
+    `log(1 + (N - n + 0.5) / (n + 0.5))`. `absent` counts the words of the query that stand nowhere.
     """
-    scores: dict[int, float] = {}
-    for posting in postings:
-        n = len(posting.seqs)
-        weight = math.log(1 + (max(episodes, n) - n + 0.5) / (n + 0.5)) * (K1 + 1)
-        short, slope = K1 * (1 - B), K1 * B / (mean_length or 1.0)
-        for seq, count, length in zip(posting.seqs, posting.counts, posting.lengths, strict=True):
-            scores[seq] = scores.get(seq, 0.0) + weight * count / (count + short + slope * length)
-    return scores
+    if not postings:
+        return NOTHING, 0.0
+    rarity = [_rarity(len(posting.seqs), episodes) for posting in postings]
+    whole = sum(rarity) + absent * _rarity(0, episodes)
+    seqs, at = np.unique(np.concatenate([posting.seqs for posting in postings]), return_inverse=True)
+    covered = np.concatenate([np.full(len(p.seqs), weight) for p, weight in zip(postings, rarity, strict=True)])
+    coverage = np.bincount(at, covered, len(seqs)) / whole
+    counts = np.concatenate([posting.counts for posting in postings])
+    lengths = np.concatenate([posting.lengths for posting in postings])
+    saturated = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / (mean_length or 1.0)))
+    scores: Values = np.bincount(at, covered * saturated, len(seqs)) * np.sqrt(coverage)
+    return Scored(seqs, scores), float(coverage.max())
 
 
-def normalised(scores: Mapping[int, float], width: int) -> dict[int, float]:
-    """The scores spread over [0, 1]: the best is 1, the one at rank `width` 0, and 0 stands for it in a shorter list.
+def _rarity(n: int, episodes: int) -> float:
+    return math.log(1 + (max(episodes, n) - n + 0.5) / (n + 0.5))
 
-    What ranks below `width` keeps a trace of its score, so that its order stays.
-    """
-    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[: width + TAIL]
-    if not best or best[0][1] <= 0:
+
+def normalised(scored: Scored, width: int, reach: int) -> dict[int, float]:
+    """The best `reach` scores spread over [0, 1]: the best is 1, the one at rank `width` 0; in a shorter list 0 stands
+    for it. What ranks below keeps a trace."""
+    best = scored.best(max(width, reach))
+    if not len(best) or best.scores[0] <= 0:
         return {}
-    high = best[0][1]
-    low = max(0.0, best[width - 1][1]) if len(best) >= width else 0.0
+    high = best.scores[0]
+    low = max(0.0, best.scores[width - 1]) if len(best) >= width else 0.0
     spread = (high - low) or high
-    return {seq: max(0.0, score - low) / spread + TRACE * score / high for seq, score in best}
+    values = np.maximum(0.0, best.scores - low) / spread + TRACE * best.scores / high
+    return dict(zip(best.seqs.tolist(), values.tolist(), strict=True))
 
 
-def fuse(meaning: Mapping[int, float], words: Mapping[int, float], weights: Weights) -> dict[int, Score]:
-    """Both lists as one weighted sum. Where one of them is empty the other stands alone at full weight."""
+def fuse(meaning: Scored, words: Scored, coverage: float, weights: Weights, reach: int) -> dict[int, Score]:
+    """Both lists as one weighted sum: words count for more, the more of the query one episode covers. Where one list is
+    empty the other stands alone."""
+    share = weights.words_least + (weights.words_most - weights.words_least) * coverage
+    if not len(words) or not len(meaning):
+        share = 1.0 if len(words) else 0.0
     fused: dict[int, Score] = {}
-    lists = [("meaning", meaning, weights.meaning), ("words", words, weights.words)]
-    lists = [(signal, scores, weight) for signal, scores, weight in lists if scores and weight > 0]
-    whole = sum(weight for _, _, weight in lists)
-    for signal, scores, weight in lists:
-        for seq, score in normalised(scores, weights.width).items():
-            fused.setdefault(seq, Score()).add(signal, score * weight / whole)
+    for signal, scored, weight in (("meaning", meaning, 1 - share), ("words", words, share)):
+        if weight > 0:
+            for seq, score in normalised(scored, weights.width, reach).items():
+                fused.setdefault(seq, Score()).add(signal, score * weight)
     return fused
 
 
 def smooth(
-    scores: dict[int, Score], previous: Mapping[int, int], following: Mapping[int, int], weights: Weights
+    scores: dict[int, Score],
+    lenders: Sequence[int],
+    previous: Mapping[int, int],
+    following: Mapping[int, int],
+    weights: Weights,
 ) -> dict[int, Score]:
     """Neighbours in a session lend each other a part of their score: an answer often stands beside its question.
 
-    `previous[seq]` and `following[seq]` are the neighbours of `seq`; both may name episodes that had no score yet.
+    The `lenders` are positions that have a score; `previous[seq]` and `following[seq]` the neighbours of `seq`, which may
+    have had none yet.
     """
-    lent = {seq: score.total for seq, score in scores.items() if score.total > 2 * TRACE}
+    lent = {seq: scores[seq].total for seq in lenders}
     for seq, total in lent.items():
-        if seq in following:
-            scores.setdefault(following[seq], Score()).add("neighbour", weights.previous * total)
-        if seq in previous:
-            scores.setdefault(previous[seq], Score()).add("neighbour", weights.next * total)
+        one_on = following.get(seq)
+        two_on = following.get(one_on) if one_on is not None else None
+        for neighbour, share in (
+            (one_on, weights.previous),
+            (two_on, weights.before_previous),
+            (previous.get(seq), weights.next),
+        ):
+            if neighbour is not None and share:
+                scores.setdefault(neighbour, Score()).add("neighbour", share * total)
     return scores

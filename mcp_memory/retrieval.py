@@ -14,21 +14,28 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from mcp_memory import ranking, text
 from mcp_memory.errors import InvalidCursor
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.ranking import Score, Weights
-from mcp_memory.types import EVERYTHING, Episode, Hit, Scope, Selection
+from mcp_memory.ranking import Score, Scored, Weights
+from mcp_memory.types import Hit, Question, Scope
 from mcp_memory.workers import Worker
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 POOL = 200
 """Candidates that are read back and weighed by what stands in them."""
+
+LENDERS = 100
+"""Candidates that lend their neighbours a part of their score."""
+
+COMMON = 0.1
+"""A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
+
+MOST_GIVEN = 10_000
+"""How far one can page."""
 
 DECAY = 0.995
 """A day. An episode's recency is this to the power of its age, against the newest candidate."""
@@ -36,8 +43,6 @@ DECAY = 0.995
 _CACHED_QUERIES = 512
 _CACHED_TEXTS = 4_096
 _AT_ONCE = 64  # texts that are embedded in one piece, so that others need not wait long
-
-Order = Literal["relevance", "time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +52,6 @@ class Meaning:
     embedder: str
     vector: npt.NDArray[np.float32]
     floor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """`upto` is the last position of the log that counts; `after` the last (score, position) already given."""
-
-    query: str
-    selection: Selection = EVERYTHING
-    limit: int = 10
-    expand: int = 3
-    order: Order = "relevance"
-    upto: int | None = None
-    after: tuple[float, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +117,24 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     """Answer a question from one snapshot. Without `meaning`, words alone find."""
     upto = tx.log.position() if question.upto is None else question.upto
     within = tx.log.matching(question.selection)
-    allowed = None if within is None else {seq for seq in within if seq <= upto}
+    allowed = None if within is None else set(within)
+    reach = question.given + question.limit + 1
 
-    by_words = _by_words(tx, question.query, allowed, upto, question.upto)
-    by_meaning = _by_meaning(tx, meaning, within, upto, weights.width, known=bool(by_words))
-    scores = ranking.fuse(by_meaning, by_words, weights)
+    by_words, coverage = _by_words(tx, question, within, upto)
+    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(by_words) > 0)
+    scores = ranking.fuse(by_meaning, by_words, coverage, weights, reach)
 
     scores = _smoothed(tx, scores, allowed, upto, weights)
-    pool = sorted(scores.items(), key=lambda item: (-item[1].total, -item[0]))[:POOL]
-    episodes = {episode.seq: episode for episode in tx.log.at([seq for seq, _ in pool])}
-    for seq, _ in pool:
-        if seq not in episodes:
-            del scores[seq]  # a vector in memory whose episode has gone
-    _weigh(scores, episodes, question.query, weights)
+    _weigh(tx, scores, question.query, weights)
     ranked = sorted(scores.items(), key=_rank)
 
     if question.after is not None:
         last_score, last_seq = question.after
         ranked = [item for item in ranked if _rank(item) > (-last_score, -last_seq)]
     page = ranked[: question.limit]
-    episodes |= {episode.seq: episode for episode in tx.log.at([seq for seq, _ in page if seq not in episodes])}
+    episodes = {episode.seq: episode for episode in tx.log.at([seq for seq, _ in page])}
     hits = [Hit(episodes[seq], score.total, dict(score.why)) for seq, score in page if seq in episodes]
-    hits = _expanded(tx, hits, question.expand, allowed, upto)
-    return Found(tuple(hits), len(ranked) > question.limit, upto)
+    return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto)
 
 
 def latest(tx: Tx, question: Question) -> Found:
@@ -158,52 +145,63 @@ def latest(tx: Tx, question: Question) -> Found:
     return Found(hits, len(episodes) > question.limit, tx.log.position())
 
 
-def _by_words(tx: Tx, query: str, allowed: Collection[int] | None, upto: int, as_of: int | None) -> dict[int, float]:
-    postings = tx.words.postings(text.query_words(query), upto)
-    episodes, mean_length = tx.words.totals(as_of)
-    scores = ranking.bm25(postings, episodes, mean_length)
-    return scores if allowed is None else {seq: score for seq, score in scores.items() if seq in allowed}
+def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: int) -> tuple[Scored, float]:
+    """What shares telling words with the query, and how much of the query one episode covers."""
+    episodes, mean_length = tx.words.totals(question.upto)
+    frequencies = tx.words.frequencies(text.query_words(question.query))
+    telling = [word for word, count in frequencies.items() if 0 < count <= COMMON * episodes]
+    postings = tx.words.postings(telling or list(frequencies), upto)
+    absent = sum(not count for count in frequencies.values())
+    scored, coverage = ranking.by_words(postings, absent, episodes, mean_length)
+    if within is None:
+        return scored, coverage
+    kept = np.isin(scored.seqs, np.fromiter(within, np.int64, len(within)))
+    return Scored(scored.seqs[kept], scored.scores[kept]), coverage
 
 
 def _by_meaning(
-    tx: Tx, meaning: Meaning | None, within: Sequence[int] | None, upto: int, width: int, *, known: bool
-) -> dict[int, float]:
-    """The sum of an episode's best sentence and its context, for whatever is among the nearest by either. Nothing at all
-    where no sentence is close and no word is `known` either."""
+    tx: Tx, meaning: Meaning | None, limit: int, within: Sequence[int] | None, upto: int, *, known: bool
+) -> Scored:
+    """The sum of an episode's best sentence and its context. Nothing at all where no sentence is close and no word is
+    `known` either."""
     if meaning is None:
-        return {}
-    vectors = tx.vectors(meaning.embedder)
-    sentences = vectors.nearest("sentence", meaning.vector, width, within, upto)
-    contexts = vectors.nearest("context", meaning.vector, width, within, upto)
-    if not known and max(sentences.values(), default=0.0) < meaning.floor:
-        return {}
-    sentences |= vectors.similarities("sentence", meaning.vector, sorted(contexts.keys() - sentences.keys()))
-    contexts |= vectors.similarities("context", meaning.vector, sorted(sentences.keys() - contexts.keys()))
-    return {seq: sentences.get(seq, 0.0) + contexts.get(seq, 0.0) for seq in sentences.keys() | contexts.keys()}
+        return ranking.NOTHING
+    close = tx.vectors(meaning.embedder).close(meaning.vector, limit, within, upto)
+    if not known and close.sentences.max(initial=0.0) < meaning.floor:
+        return ranking.NOTHING
+    return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts)
 
 
 def _smoothed(
     tx: Tx, scores: dict[int, Score], allowed: Collection[int] | None, upto: int, weights: Weights
 ) -> dict[int, Score]:
-    previous, following = tx.log.neighbours([seq for seq, score in scores.items() if score.total > 2 * ranking.TRACE])
+    lenders = [seq for seq, score in sorted(scores.items(), key=_rank)[:LENDERS] if score.total > 2 * ranking.TRACE]
+    previous, following = tx.log.neighbours(lenders)
+    _, further = tx.log.neighbours(set(following.values()) - following.keys())
 
     def counted(links: Mapping[int, int]) -> dict[int, int]:
         return {seq: link for seq, link in links.items() if link <= upto and (allowed is None or link in allowed)}
 
-    return ranking.smooth(scores, counted(previous), counted(following), weights)
+    return ranking.smooth(scores, lenders, counted(previous), counted(following | further), weights)
 
 
-def _weigh(scores: dict[int, Score], episodes: Mapping[int, Episode], query: str, weights: Weights) -> None:
-    """The signals that stand in the episodes themselves: a speaker whom the query names, and the age."""
+def _weigh(tx: Tx, scores: dict[int, Score], query: str, weights: Weights) -> None:
+    """The signals that stand in the best episodes themselves: a speaker whom the query names, and the age. Whatever has
+    no episode any more is dropped."""
+    best = [seq for seq, _ in sorted(scores.items(), key=_rank)[:POOL]]
+    seen = tx.log.sightings(best)
+    for seq in best:
+        if seq not in seen:
+            del scores[seq]  # a vector kept in memory whose episode has gone
     asked = set(text.words(query))
-    speakers = {episode.speaker for episode in episodes.values() if episode.speaker}
+    speakers = {speaker for speaker, _ in seen.values() if speaker}
     named = [speaker for speaker in speakers if (words := text.words(speaker)) and asked.issuperset(words)]
-    newest = max((episode.occurred_at for episode in episodes.values()), default=None)
-    for seq, episode in episodes.items():
-        if weights.speaker and len(named) == 1 and episode.speaker == named[0]:
+    newest = max((occurred_at for _, occurred_at in seen.values()), default=None)
+    for seq, (speaker, occurred_at) in seen.items():
+        if weights.speaker and len(named) == 1 and speaker == named[0]:
             scores[seq].add("speaker", weights.speaker)
         if weights.recency and newest is not None:
-            age = (newest - episode.occurred_at).total_seconds() / 86_400
+            age = (newest - occurred_at).total_seconds() / 86_400
             scores[seq].add("recency", weights.recency * DECAY**age)
 
 
@@ -245,22 +243,22 @@ def cursor(scope: Scope, question: Question, found: Found, shown: int) -> str:
     if not shown or (shown == len(found.hits) and not found.more):
         return ""
     last = found.hits[shown - 1]
-    content = [found.upto, last.score, last.episode.seq, _fingerprint(scope, question)]
+    content = [found.upto, last.score, last.episode.seq, question.given + shown, _fingerprint(scope, question)]
     return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
 
 def resumed(scope: Scope, question: Question, given: str) -> Question:
     """The question, going on at a cursor. Raises InvalidCursor where that is not a cursor of this very question."""
     try:
-        upto, score, seq, fingerprint = json.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
-        numbers = int(upto), float(score), int(seq)
+        upto, score, seq, count, fingerprint = json.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
+        going_on = replace(question, upto=int(upto), after=(float(score), int(seq)), given=min(int(count), MOST_GIVEN))
     except (binascii.Error, ValueError, TypeError):
         raise InvalidCursor("cursor: not a cursor of this server. Leave it out to start from the first page.") from None
     if fingerprint != _fingerprint(scope, question):
         raise InvalidCursor(
             "cursor: it belongs to another search. Repeat query, filter, range and order exactly, or leave the cursor out."
         )
-    return replace(question, upto=numbers[0], after=numbers[1:])
+    return going_on
 
 
 def _fingerprint(scope: Scope, question: Question) -> str:

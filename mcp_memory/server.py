@@ -12,17 +12,19 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from mcp_memory import answers
 from mcp_memory.context import compose
-from mcp_memory.memory import Memory
 from mcp_memory.settings import Settings
 from mcp_memory.tools import Tools
 from mcp_memory.types import Scope
+
+if TYPE_CHECKING:
+    from mcp_memory.memory import Memory
 
 NAME = "mcp-memory"
 

@@ -19,13 +19,14 @@ APP = "mcp-memory"
 
 
 class WeightSettings(BaseModel, extra="forbid"):
-    """What `ranking.Weights` holds; `MCP_MEMORY_WEIGHTS__MEANING=0.4` and so on."""
+    """What `ranking.Weights` holds; `MCP_MEMORY_WEIGHTS__SPEAKER=0` and so on."""
 
-    meaning: float = Field(default=0.4, ge=0)
-    words: float = Field(default=0.6, ge=0)
+    words_least: float = Field(default=0.3, ge=0, le=1)
+    words_most: float = Field(default=0.7, ge=0, le=1)
     previous: float = Field(default=0.3, ge=0, le=1)
+    before_previous: float = Field(default=0.1, ge=0, le=1)
     next: float = Field(default=0.2, ge=0, le=1)
-    speaker: float = Field(default=0.1, ge=0)
+    speaker: float = Field(default=0.2, ge=0)
     recency: float = Field(default=0.05, ge=0)
 
 
@@ -115,3 +116,5 @@ def load(**flags: Any) -> Settings:
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()]
         raise SettingsError("settings: " + "; ".join(problems)) from error
+    except ValueError as error:  # what the file says is not TOML
+        raise SettingsError(f"settings: {default_file()} cannot be read: {error}") from error

@@ -12,7 +12,7 @@ import logging
 import unicodedata
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
@@ -22,10 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_memory import answers, filters, text, timeparse
 from mcp_memory.answers import Reply
 from mcp_memory.errors import ConfirmationNeeded, InvalidInput, MemoryServerError
-from mcp_memory.memory import Memory
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
-from mcp_memory.types import KINDS, ROLES, Message, Role, Scope, Selection
+from mcp_memory.types import KINDS, ROLES, Message, Question, Role, Scope, Selection
+
+if TYPE_CHECKING:
+    from mcp_memory.memory import Memory
 
 MAX_LIMIT = 100
 

@@ -244,6 +244,24 @@ class Selection:
 EVERYTHING = Selection()
 
 
+Order = Literal["relevance", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a search is asked. `upto` is the last position of the log that counts; `after` the last (score, position) that
+    was given already, and `given` how many those were."""
+
+    query: str
+    selection: Selection = EVERYTHING
+    limit: int = 10
+    expand: int = 3
+    order: Order = "relevance"
+    upto: int | None = None
+    after: tuple[float, int] | None = None
+    given: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One answer of a search: an episode, its score in [0, 1], the signals behind it, and its neighbours in time order."""

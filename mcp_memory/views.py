@@ -215,6 +215,9 @@ class Views:
 
     # ---- standing
 
+    def names(self) -> list[str]:
+        return [view.name for view in self._all()]
+
     def lags(self, tx: Tx) -> list[Lag]:
         """The views that are behind the log in this scope."""
         last = tx.log.last()

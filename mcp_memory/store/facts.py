@@ -150,6 +150,10 @@ class Facts:
             (self._scope, json.dumps(list(decisions))),
         )
 
+    def count(self) -> int:
+        counted: int = self._db.row("SELECT count(*) FROM facts WHERE scope = ?", (self._scope,))
+        return counted
+
     def by_id(self, id: str) -> Fact | None:
         ident = ident_of("f", id)
         found = self._facts("WHERE ident = ? AND scope = ?", (ident, self._scope)) if ident is not None else []

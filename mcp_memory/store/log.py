@@ -104,15 +104,19 @@ class Log:
         return Stored(episode, duplicate=False)
 
     def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
-        """Append an exported episode under its own id; None where it was forgotten here. One whose id is taken in
-        another scope gets a new one."""
+        """Append an exported episode under its own id, or, where another scope holds that, under one that follows from it;
+        None where it was forgotten here."""
         ident = ident_of("e", id)
-        if ident is not None and self.forgotten(ident):
+        if ident is None:
+            return self._append(message, None, created_at)
+        copied = self._keys.of("copy", str(self._scope), id) & (2**50 - 1)
+        if self.forgotten(ident) or self.forgotten(copied):
             return None
-        taken = None if ident is None else self._db.row("SELECT scope FROM episodes WHERE ident = ?", (ident,))
-        if taken == self._scope:
-            return Stored(self.episode(id), duplicate=True)  # type: ignore[arg-type]
-        return self._append(message, ident if taken is None else None, created_at)
+        for there in (id, id_of("e", copied)):
+            if episode := self.episode(there):
+                return Stored(episode, duplicate=True)
+        taken = self._db.row("SELECT 1 FROM episodes WHERE ident = ?", (ident,))
+        return self._append(message, copied if taken else ident, created_at)
 
     def _repeated(self, message: Message, before: int) -> Stored | None:
         if message.occurred_at is not None:
@@ -238,6 +242,15 @@ class Log:
             (json.dumps(list(seqs)), self._scope),
         )
         return [_episode(row) for row in rows]
+
+    def sightings(self, seqs: Sequence[int]) -> dict[int, tuple[str, datetime]]:
+        """Who said each of these, "" for the user, and when."""
+        rows = self._db.rows(
+            "SELECT seq, details ->> '$.speaker', occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value "
+            "WHERE scope = ?",
+            (json.dumps(seqs), self._scope),
+        )
+        return {seq: (speaker or "", moment(occurred_at)) for seq, speaker, occurred_at in rows}
 
     def episode(self, id: str) -> Episode | None:
         ident = ident_of("e", id)

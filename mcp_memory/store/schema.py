@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mcp_memory.store.database import Connection
 
 
+FILE_NAME = "memory.db"
+
+
 def _first(connection: Connection) -> None:
     for statement in _FIRST.split(";\n\n"):
         connection.execute(statement)
@@ -89,6 +92,8 @@ CREATE TABLE marks (
 CREATE VIRTUAL TABLE words USING fts5(tokens, tokenize = 'ascii');
 
 CREATE VIRTUAL TABLE words_instances USING fts5vocab(words, instance);
+
+CREATE VIRTUAL TABLE words_documents USING fts5vocab(words, row);
 
 CREATE TABLE word_counts (
   scope INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (scope, seq)

@@ -16,14 +16,13 @@ from mcp_memory.store.database import Connection, Database
 from mcp_memory.store.facts import Facts
 from mcp_memory.store.keys import Keys
 from mcp_memory.store.log import Clock, Log, micros
+from mcp_memory.store.schema import FILE_NAME, MIGRATIONS
 from mcp_memory.store.summaries import Summaries
 from mcp_memory.store.vectors import Matrices, Vectors
-from mcp_memory.store.words import Words
+from mcp_memory.store.words import Lengths, Words
 from mcp_memory.types import Scope
 
 T = TypeVar("T")
-
-FILE_NAME = "memory.db"
 
 _ERASE_WAIT_MS = 250
 _PENDING = "erasure pending"
@@ -34,10 +33,13 @@ log = logging.getLogger(__name__)
 class Tx:
     """A transaction in one scope. Every room it opens is bound to that scope, so that no statement can forget it."""
 
-    def __init__(self, connection: Connection, keys: Keys, matrices: Matrices, scope: int, now: datetime) -> None:
+    def __init__(
+        self, connection: Connection, keys: Keys, matrices: Matrices, lengths: Lengths, scope: int, now: datetime
+    ) -> None:
         self._db = connection
         self._keys = keys
         self._matrices = matrices
+        self._lengths = lengths
         self._scope = scope
         self.now = now
 
@@ -47,7 +49,7 @@ class Tx:
 
     @cached_property
     def words(self) -> Words:
-        return Words(self._db, self._scope)
+        return Words(self._db, self._lengths, self._scope)
 
     @cached_property
     def facts(self) -> Facts:
@@ -92,6 +94,7 @@ class SQLiteStore:
         self.now = now
         self._database = Database(self.path, extensions=extensions)
         self._matrices = Matrices()
+        self._lengths = Lengths()
         self._keys: Keys | None = None
 
     async def read(self, scope: Scope, function: Callable[[Tx], T]) -> T:
@@ -121,7 +124,7 @@ class SQLiteStore:
                 (key, scope.org, scope.project, scope.user),
             )
             number = connection.row("SELECT id FROM scopes WHERE key = ?", (key,))
-        return Tx(connection, self._keys, self._matrices, number or 0, self.now())
+        return Tx(connection, self._keys, self._matrices, self._lengths, number or 0, self.now())
 
     async def due(self, views: Sequence[str]) -> list[Scope]:
         """The scopes in which one of these views is behind the log and may be tried again by now."""
@@ -180,6 +183,16 @@ class SQLiteStore:
             return "; ".join(row[0] for row in connection.rows("PRAGMA integrity_check(5)"))
 
         return await self._database.outside(call)
+
+    async def describe(self) -> dict[str, str]:
+        def call(connection: Connection) -> dict[str, str]:
+            return {
+                "SQLite": connection.row("SELECT sqlite_version()"),
+                "schema": f"{connection.row('PRAGMA user_version')} of {len(MIGRATIONS)}",
+                "sqlite-vec": connection.row("SELECT vec_version()") if connection.nearest else "",
+            }
+
+        return await self._database.read(call)
 
     async def compact(self) -> None:
         """Rewrite the file without its free space."""

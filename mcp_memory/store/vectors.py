@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from mcp_memory.ranking import Positions
 from mcp_memory.store.database import Connection
 from mcp_memory.types import Derivative, DerivativeKind
 
@@ -35,12 +36,34 @@ Vector = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What a comparison reads: row i is a derivative of the episode at `seqs[i]`."""
+class Close:
+    """Episodes near a query: the cosine of each one's best sentence and of its context (0 where it has none)."""
 
-    seqs: npt.NDArray[np.int64]
-    kinds: npt.NDArray[np.int8]
+    seqs: Positions
+    sentences: npt.NDArray[np.float32]
+    contexts: npt.NDArray[np.float32]
+
+
+FAR = Close(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a comparison reads: row i is a derivative of the episode at `seqs[owners[i]]`."""
+
+    seqs: Positions
+    owners: npt.NDArray[np.int64]
+    contexts: npt.NDArray[np.bool_]
     vectors: Vector
+
+    def close(self, query: Vector, allowed: npt.NDArray[np.bool_]) -> Close:
+        """All the episodes that are `allowed` (one boolean for each of `seqs`), compared."""
+        similarities = self.vectors @ query
+        sentences = np.full(len(self.seqs), -1.0, np.float32)
+        np.maximum.at(sentences, self.owners[~self.contexts], similarities[~self.contexts])
+        contexts = np.zeros(len(self.seqs), np.float32)
+        contexts[self.owners[self.contexts]] = similarities[self.contexts]
+        return Close(self.seqs[allowed], np.maximum(sentences, 0)[allowed], contexts[allowed])
 
 
 class Matrix:
@@ -51,12 +74,17 @@ class Matrix:
         self.last = 0
         self.count = 0
         self._ids = np.empty(0, np.int64)
-        self._seqs = np.empty(0, np.int64)
-        self._kinds = np.empty(0, np.int8)
+        self._derived_from = np.empty(0, np.int64)
+        self._contexts = np.empty(0, np.bool_)
         self._vectors = np.empty((0, 0), np.float32)
+        self._rows: Rows | None = None
 
     def rows(self) -> Rows:
-        return Rows(self._seqs[: self.count], self._kinds[: self.count], self._vectors[: self.count])
+        if self._rows is None:
+            at = slice(0, self.count)
+            seqs, owners = np.unique(self._derived_from[at], return_inverse=True)
+            self._rows = Rows(seqs, owners, self._contexts[at], self._vectors[at])
+        return self._rows
 
     def extend(self, rows: Sequence[tuple[int, int, int, bytes]]) -> None:
         ids, seqs, kinds, blobs = zip(*rows, strict=True)
@@ -65,23 +93,24 @@ class Matrix:
         if count > len(self._ids):
             self._grow(max(count, 2 * self.count), vectors.shape[1])
         at = slice(self.count, count)
-        self._ids[at], self._seqs[at], self._kinds[at], self._vectors[at] = ids, seqs, kinds, vectors
-        self.last, self.count = ids[-1], count
+        self._ids[at], self._derived_from[at], self._contexts[at], self._vectors[at] = ids, seqs, kinds, vectors
+        self.last, self.count, self._rows = ids[-1], count, None
 
     def keep(self, ids: Sequence[int], epoch: int) -> None:
         """Drop the rows that are not among these."""
         kept = np.flatnonzero(np.isin(self._ids[: self.count], np.array(ids, np.int64)))
-        self._ids, self._seqs, self._kinds = self._ids[kept], self._seqs[kept], self._kinds[kept]
+        self._ids, self._derived_from, self._contexts = self._ids[kept], self._derived_from[kept], self._contexts[kept]
         self._vectors = self._vectors[kept]
-        self.count, self.epoch = len(kept), epoch
+        self.count, self.epoch, self._rows = len(kept), epoch, None
 
     def _grow(self, room: int, dimensions: int) -> None:
-        kept = slice(0, self.count)
-        ids, seqs, kinds, vectors = self._ids[kept], self._seqs[kept], self._kinds[kept], self._vectors[kept]
-        self._ids, self._seqs = np.empty(room, np.int64), np.empty(room, np.int64)
-        self._kinds, self._vectors = np.empty(room, np.int8), np.empty((room, dimensions), np.float32)
-        if self.count:
-            self._ids[kept], self._seqs[kept], self._kinds[kept], self._vectors[kept] = ids, seqs, kinds, vectors
+        count = self.count
+        ids, derived_from, contexts, vectors = self._ids, self._derived_from, self._contexts, self._vectors
+        self._ids, self._derived_from = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._contexts, self._vectors = np.empty(room, np.bool_), np.empty((room, dimensions), np.float32)
+        if count:
+            self._ids[:count], self._derived_from[:count] = ids[:count], derived_from[:count]
+            self._contexts[:count], self._vectors[:count] = contexts[:count], vectors[:count]
 
 
 class Matrices:
@@ -245,39 +274,37 @@ class Vectors:
 
     # ---- reading
 
-    def nearest(
-        self, kind: DerivativeKind, query: Vector, limit: int, within: Sequence[int] | None, upto: int
-    ) -> dict[int, float]:
-        """The episodes whose nearest derivative of a kind is among the `limit` nearest, with its cosine.
+    def close(self, query: Vector, limit: int, within: Sequence[int] | None, upto: int) -> Close:
+        """The episodes that are near a query: all of them in a scope that is kept in memory, else those of which a
+        sentence or the context is among the `limit` nearest.
 
-        `within` restricts the search to these positions, and `upto` to those up to it, before the nearest are chosen.
+        `within` restricts the search to these positions, and `upto` to those up to it, before anything is chosen.
         """
-        if not self._embedder:
-            return {}
-        rows = self._matrix()
-        if rows is not None and not len(rows.seqs):
-            return {}
+        rows = self._matrix() if self._embedder else None
         if rows is not None:
-            similarities = rows.vectors @ query
-            chosen = (rows.kinds == _KINDS.index(kind)) & (rows.seqs <= upto)
+            allowed = rows.seqs <= upto
             if within is not None:
-                chosen &= np.isin(rows.seqs, np.fromiter(within, np.int64))
-            at = np.flatnonzero(chosen)
-            if len(at) > limit:
-                at = at[np.argpartition(-similarities[at], limit - 1)[:limit]]
-            return _best(zip(rows.seqs[at].tolist(), similarities[at].tolist(), strict=True))
+                allowed &= np.isin(rows.seqs, np.fromiter(within, np.int64, len(within)))
+            return rows.close(query, allowed) if len(rows.seqs) else FAR
+        if not self._embedder:
+            return FAR
         if self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62):
-            return self._nearest_indexed(kind, query, limit, within, upto)
-        return self._nearest_scanned(kind, query, limit, within, upto)
+            seqs = self._nearest_indexed(query, limit, within, upto)
+        else:
+            seqs = self._nearest_scanned(query, limit, within, upto)
+        return self._compared(query, seqs)
 
-    def similarities(self, kind: DerivativeKind, query: Vector, seqs: Sequence[int]) -> dict[int, float]:
-        """The cosine of the best derivative of a kind of each of these episodes that has one."""
-        rows = self._db.rows(
-            "SELECT d.seq, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
-            "WHERE d.embedder = ? AND d.kind = ?",
-            (json.dumps(seqs), self._embedder, _KINDS.index(kind)),
-        )
-        return _best((seq, float(_vector(blob) @ query)) for seq, blob in rows)
+    def _compared(self, query: Vector, seqs: Sequence[int]) -> Close:
+        """These episodes, compared exactly."""
+        best: dict[tuple[int, int], float] = {}
+        for seq, kind, blob in self._db.rows(
+            "SELECT d.seq, d.kind, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
+            "WHERE d.embedder = ?",
+            (json.dumps(seqs), self._embedder),
+        ):
+            best[seq, kind] = max(best.get((seq, kind), 0.0), float(_vector(blob) @ query))
+        sentences, contexts = ([best.get((seq, kind), 0.0) for seq in seqs] for kind in (0, 1))
+        return Close(np.array(seqs, np.int64), np.array(sentences, np.float32), np.array(contexts, np.float32))
 
     def count(self) -> int:
         counted: int = self._db.row(
@@ -305,49 +332,40 @@ class Vectors:
                 matrix.extend(rows)
             return matrix.rows() if matrix.count <= IN_MEMORY else None
 
-    def _nearest_indexed(
-        self, kind: DerivativeKind, query: Vector, limit: int, within: Sequence[int] | None, upto: int
-    ) -> dict[int, float]:
+    def _nearest_indexed(self, query: Vector, limit: int, within: Sequence[int] | None, upto: int) -> list[int]:
         restriction, values = "", cast("tuple[str | int, ...]", ())
         if within is not None:
             restriction = (
                 "AND rowid IN (SELECT d.id FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
                 "WHERE d.embedder = ?)"
             )
-            values = (json.dumps(list(within)), self._embedder)
+            values = (json.dumps([seq for seq in within if seq <= upto]), self._embedder)
         ids = self._db.rows(
             f"SELECT rowid FROM nearest_{self._embedder} "
             f"WHERE vector MATCH vec_int8(?) AND scope = ? AND k = ? {restriction}",
             (_quantised(query[None])[0].tobytes(), self._scope, min(_VEC0_MOST, _OVERSAMPLING * limit), *values),
         )
         rows = self._db.rows(
-            "SELECT d.seq, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.id = j.value WHERE d.kind = ?",
-            (json.dumps([id for (id,) in ids]), _KINDS.index(kind)),
+            "SELECT DISTINCT d.seq FROM json_each(?) j CROSS JOIN derivatives d ON d.id = j.value WHERE d.seq <= ?",
+            (json.dumps([id for (id,) in ids]), upto),
         )
-        best = sorted(((float(_vector(blob) @ query), seq) for seq, blob in rows if seq <= upto), reverse=True)
-        return _best((seq, similarity) for similarity, seq in best[:limit])
+        return [seq for (seq,) in rows]
 
-    def _nearest_scanned(
-        self, kind: DerivativeKind, query: Vector, limit: int, within: Sequence[int] | None, upto: int
-    ) -> dict[int, float]:
+    def _nearest_scanned(self, query: Vector, limit: int, within: Sequence[int] | None, upto: int) -> list[int]:
         allowed = None if within is None else set(within)
         best: list[tuple[float, int]] = []
         last = 0
         while rows := self._db.rows(
-            "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id LIMIT ?",
+            "SELECT id, seq, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id LIMIT ?",
             (self._embedder, self._scope, last, _SLICE),
         ):
             last = rows[-1][0]
-            rows = [
-                row
-                for row in rows
-                if row[2] == _KINDS.index(kind) and row[1] <= upto and (allowed is None or row[1] in allowed)
-            ]
-            if rows:
-                similarities = np.stack([_vector(row[3]) for row in rows]) @ query
-                best = sorted([*best, *zip(similarities.tolist(), (row[1] for row in rows), strict=True)], reverse=True)
-                best = best[:limit]
-        return _best((seq, similarity) for similarity, seq in best)
+            kept = [(seq, blob) for _, seq, blob in rows if seq <= upto and (allowed is None or seq in allowed)]
+            if kept:
+                similarities = np.stack([_vector(blob) for _, blob in kept]) @ query
+                best += zip(similarities.tolist(), (seq for seq, _ in kept), strict=True)
+                best = sorted(best, reverse=True)[: _OVERSAMPLING * limit]
+        return list(dict.fromkeys(seq for _, seq in best))
 
 
 def _vector(blob: bytes) -> Vector:
@@ -360,11 +378,3 @@ def _quantised(vectors: Vector) -> npt.NDArray[np.int8]:
     scale = 32 * np.sqrt(vectors.shape[1])
     quantised: npt.NDArray[np.int8] = np.clip(np.rint(np.nan_to_num(vectors) * scale), -127, 127).astype(np.int8)
     return quantised
-
-
-def _best(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
-    best: dict[int, float] = {}
-    for seq, similarity in pairs:
-        if similarity > best.get(seq, -2.0):
-            best[seq] = similarity
-    return best

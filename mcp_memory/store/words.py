@@ -7,24 +7,59 @@ every store.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 
-from mcp_memory.ranking import Posting
+import numpy as np
+import numpy.typing as npt
+
+from mcp_memory.ranking import Positions, Posting
 from mcp_memory.store.database import Connection
 
 _SEPARATOR = "·"  # the `ascii` tokenizer takes every character beyond ASCII for a part of a word
 
 
+_SCOPES_IN_MEMORY = 64
+
+
+class Lengths:
+    """How many words each episode of a scope has, kept between searches: 16 bytes an episode. Positions only grow, and an
+    episode never changes, so that what is kept is only ever extended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[Positions, npt.NDArray[np.int64]]] = OrderedDict()
+
+    def of(self, connection: Connection, scope: int, seqs: Positions) -> npt.NDArray[np.int64]:
+        """The lengths of these episodes, which are sorted and indexed."""
+        with self._lock:
+            known, counts = self._kept.get(scope, (np.empty(0, np.int64), np.empty(0, np.int64)))
+            last = int(known[-1]) if len(known) else 0
+            if last < seqs[-1]:
+                rows = connection.rows(
+                    "SELECT seq, count FROM word_counts WHERE scope = ? AND seq > ? ORDER BY seq", (scope, last)
+                )
+                added = np.array(rows, np.int64).reshape(-1, 2)
+                known, counts = np.concatenate([known, added[:, 0]]), np.concatenate([counts, added[:, 1]])
+                self._kept[scope] = known, counts
+            self._kept.move_to_end(scope)
+            while len(self._kept) > _SCOPES_IN_MEMORY:
+                self._kept.popitem(last=False)
+            return counts[np.searchsorted(known, seqs)]
+
+
 class Words:
-    def __init__(self, connection: Connection, scope: int) -> None:
+    def __init__(self, connection: Connection, lengths: Lengths, scope: int) -> None:
         self._db = connection
+        self._lengths = lengths
         self._scope = scope
 
     def put(self, documents: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Index the folded words of episodes, given by position."""
         self._db.executemany(
             "INSERT INTO words(rowid, tokens) VALUES (?, ?)",
-            [(seq, " ".join(f"{self._scope}{_SEPARATOR}{word}" for word in words)) for seq, words in documents],
+            [(seq, " ".join(map(self._term, words))) for seq, words in documents],
         )
         self._db.executemany(
             "INSERT INTO word_counts VALUES (?, ?, ?)", [(self._scope, seq, len(words)) for seq, words in documents]
@@ -61,18 +96,24 @@ class Words:
         episodes, words = row or (0, 0)
         return episodes, words / episodes if episodes else 0.0
 
+    def frequencies(self, words: Sequence[str]) -> dict[str, int]:
+        """In how many episodes of the scope each of these folded words stands."""
+        return {
+            word: self._db.row("SELECT doc FROM words_documents WHERE term = ?", (self._term(word),)) or 0
+            for word in words
+        }
+
+    def _term(self, word: str) -> str:
+        return f"{self._scope}{_SEPARATOR}{word}"
+
     def postings(self, words: Sequence[str], upto: int) -> list[Posting]:
         """Where each of these folded words stands in the scope, up to a position of the log; words that stand nowhere
         are left out."""
         found = []
         for word in words:
-            rows = self._db.rows(
-                """SELECT w.doc, count(*), c.count
-                   FROM words_instances w CROSS JOIN word_counts c ON c.scope = ? AND c.seq = w.doc
-                   WHERE w.term = ? AND w.doc <= ? GROUP BY w.doc""",
-                (self._scope, f"{self._scope}{_SEPARATOR}{word}", upto),
-            )
-            if rows:
-                seqs, counts, lengths = zip(*rows, strict=True)
-                found.append(Posting(seqs, counts, lengths))
+            docs = self._db.rows("SELECT doc FROM words_instances WHERE term = ?", (self._term(word),))
+            seqs, counts = np.unique(np.fromiter((doc for (doc,) in docs), np.int64, len(docs)), return_counts=True)
+            seqs, counts = seqs[seqs <= upto], counts[seqs <= upto]
+            if len(seqs):
+                found.append(Posting(seqs, counts, self._lengths.of(self._db, self._scope, seqs)))
         return found
