@@ -79,7 +79,8 @@ class Played:
     @property
     def farewell(self) -> str:
         if not self.proven:
-            return f"Not as it should be: {self.steps[-1].expected}. `mcp-memory doctor` says more."
+            last = self.steps[-1]
+            return f"Not as it should be: {last.title} (expected: {last.expected}). `mcp-memory doctor` says more."
         return f"To connect a client, let it run: {' '.join(self.connect)}   (the memory will be {self.file})"
 
     @property
@@ -120,27 +121,29 @@ async def _play(settings: Settings, data: Path, log: IO[bytes], show: Callable[[
         },
     )
     steps: list[Step] = []
-    stage: _Stage | None = None
     try:
         transport = stdio_client(server, errlog=log)  # type: ignore[arg-type]  # whatever has a descriptor will do
         async with Client(transport, read_timeout_seconds=ANSWER_SECONDS) as client:
             stage = _Stage(client, data)
             for act in stage.acts():
-                step = await act
-                steps.append(step)
-                show(step)
-                if not step.holds:
+                steps.append(await stage.played(act))
+                show(steps[-1])
+                if not steps[-1].holds:
                     break
-    except (Refused, MCPError) as error:
+    except* (MCPError, OSError) as errors:  # the client's task groups wrap what they let through
         log.seek(0)
-        said = log.read().decode(errors="replace").splitlines()[-5:]
-        steps.append(
-            Step(
-                "The server does not answer", stage.said if stage else "serve", (str(error), *said), "an answer", False
-            )
-        )
+        said = [*_reasons(errors), *log.read().decode(errors="replace").splitlines()[-5:]]
+        steps.append(Step("Start the server", " ".join(connection()), tuple(said), "it answers", False))
         show(steps[-1])
     return steps
+
+
+def _reasons(errors: BaseExceptionGroup[Any]) -> Iterator[str]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _reasons(error)
+        else:
+            yield str(error)
 
 
 class _Stage:
@@ -162,6 +165,12 @@ class _Stage:
         yield self.context()
         yield self.change_of_mind()
         yield self.forget()
+
+    async def played(self, act: Coroutine[Any, Any, Step]) -> Step:
+        try:
+            return await act
+        except (Refused, MCPError) as error:
+            return Step("The server does not do it", self.said, (str(error),), "an answer", False)
 
     async def _call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         written = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())

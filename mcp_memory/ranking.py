@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -76,16 +76,38 @@ class Scored:
 NOTHING = Scored(np.empty(0, np.int64), np.empty(0, np.float64))
 
 
-@dataclass(slots=True)
-class Score:
-    """The sum of an episode's signals, and each of them as `why`."""
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Candidates and their signals: `signals[name][i]` is what a signal gives to the episode at `seqs[i]`.
 
-    total: float = 0.0
-    why: dict[str, float] = field(default_factory=dict)
+    `seqs` are sorted; an episode's score is the sum of its signals.
+    """
 
-    def add(self, signal: str, amount: float) -> None:
-        self.total += amount
-        self.why[signal] = self.why.get(signal, 0.0) + amount
+    seqs: Positions
+    signals: Mapping[str, Values]
+
+    @property
+    def scored(self) -> Scored:
+        return Scored(self.seqs, sum(self.signals.values(), np.zeros(len(self.seqs))))
+
+    def why(self, seq: int) -> dict[str, float]:
+        """The signals of one candidate that give it anything."""
+        at = int(np.searchsorted(self.seqs, seq))
+        return {name: float(values[at]) for name, values in self.signals.items() if values[at]}
+
+    def plus(self, signal: str, seqs: Positions, amounts: Values) -> Ranking:
+        """With a further signal, whose episodes may be new candidates; amounts for the same one add up."""
+        joined = np.union1d(self.seqs, seqs)
+        signals = {name: _placed(joined, self.seqs, values) for name, values in self.signals.items()}
+        return Ranking(joined, signals | {signal: _placed(joined, seqs, amounts)})
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Ranking:
+        return Ranking(self.seqs[kept], {name: values[kept] for name, values in self.signals.items()})
+
+
+def _placed(joined: Positions, seqs: Positions, values: Values) -> Values:
+    placed: Values = np.bincount(np.searchsorted(joined, seqs), values, len(joined)).astype(np.float64)
+    return placed
 
 
 def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_length: float) -> tuple[Scored, float]:
@@ -105,7 +127,7 @@ def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_lengt
     counts = np.concatenate([posting.counts for posting in postings])
     lengths = np.concatenate([posting.lengths for posting in postings])
     saturated = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / (mean_length or 1.0)))
-    scores: Values = np.bincount(at, covered * saturated, len(seqs)) * np.sqrt(coverage)
+    scores: Values = np.bincount(at, covered * saturated, len(seqs)).astype(np.float64) * np.sqrt(coverage)
     return Scored(seqs, scores), float(coverage.max())
 
 
@@ -113,47 +135,41 @@ def _rarity(n: int, episodes: int) -> float:
     return math.log(1 + (max(episodes, n) - n + 0.5) / (n + 0.5))
 
 
-def normalised(scored: Scored, width: int, reach: int) -> dict[int, float]:
+def normalised(scored: Scored, width: int, reach: int) -> Scored:
     """The best `reach` scores spread over [0, 1]: the best is 1, the one at rank `width` 0; in a shorter list 0 stands
     for it. What ranks below keeps a trace."""
     best = scored.best(max(width, reach))
     if not len(best) or best.scores[0] <= 0:
-        return {}
+        return NOTHING
     high = best.scores[0]
     low = max(0.0, best.scores[width - 1]) if len(best) >= width else 0.0
     spread = (high - low) or high
-    values = np.maximum(0.0, best.scores - low) / spread + TRACE * best.scores / high
-    return dict(zip(best.seqs.tolist(), values.tolist(), strict=True))
+    return Scored(best.seqs, np.maximum(0.0, best.scores - low) / spread + TRACE * best.scores / high)
 
 
-def fuse(meaning: Scored, words: Scored, coverage: float, weights: Weights, reach: int) -> dict[int, Score]:
+def fuse(meaning: Scored, words: Scored, coverage: float, weights: Weights, reach: int) -> Ranking:
     """Both lists as one weighted sum: words count for more, the more of the query one episode covers. Where one list is
     empty the other stands alone."""
     share = weights.words_least + (weights.words_most - weights.words_least) * coverage
     if not len(words) or not len(meaning):
         share = 1.0 if len(words) else 0.0
-    fused: dict[int, Score] = {}
+    fused = Ranking(np.empty(0, np.int64), {})
     for signal, scored, weight in (("meaning", meaning, 1 - share), ("words", words, share)):
-        if weight > 0:
-            for seq, score in normalised(scored, weights.width, reach).items():
-                fused.setdefault(seq, Score()).add(signal, score * weight)
+        listed = normalised(scored, weights.width, reach)
+        fused = fused.plus(signal, listed.seqs, listed.scores * weight)
     return fused
 
 
 def smooth(
-    scores: dict[int, Score],
-    lenders: Sequence[int],
-    previous: Mapping[int, int],
-    following: Mapping[int, int],
-    weights: Weights,
-) -> dict[int, Score]:
+    ranking: Ranking, lenders: Scored, previous: Mapping[int, int], following: Mapping[int, int], weights: Weights
+) -> Ranking:
     """Neighbours in a session lend each other a part of their score: an answer often stands beside its question.
 
-    The `lenders` are positions that have a score; `previous[seq]` and `following[seq]` the neighbours of `seq`, which may
-    have had none yet.
+    `previous[seq]` and `following[seq]` are the neighbours of `seq`, which may not have been candidates yet.
     """
-    lent = {seq: scores[seq].total for seq in lenders}
-    for seq, total in lent.items():
+    borrowers: list[int] = []
+    amounts: list[float] = []
+    for seq, score in zip(lenders.seqs.tolist(), lenders.scores.tolist(), strict=True):
         one_on = following.get(seq)
         two_on = following.get(one_on) if one_on is not None else None
         for neighbour, share in (
@@ -162,5 +178,6 @@ def smooth(
             (previous.get(seq), weights.next),
         ):
             if neighbour is not None and share:
-                scores.setdefault(neighbour, Score()).add("neighbour", share * total)
-    return scores
+                borrowers.append(neighbour)
+                amounts.append(share * score)
+    return ranking.plus("neighbour", np.array(borrowers, np.int64), np.array(amounts, np.float64))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from mcp_memory import ranking, text
 from mcp_memory.errors import InvalidCursor
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.ranking import Score, Scored, Weights
+from mcp_memory.ranking import Ranking, Scored, Weights
 from mcp_memory.types import Hit, Question, Scope
 from mcp_memory.workers import Worker
 
@@ -122,18 +122,17 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
 
     by_words, coverage = _by_words(tx, question, within, upto)
     by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(by_words) > 0)
-    scores = ranking.fuse(by_meaning, by_words, coverage, weights, reach)
+    candidates = ranking.fuse(by_meaning, by_words, coverage, weights, reach)
 
-    scores = _smoothed(tx, scores, allowed, upto, weights)
-    _weigh(tx, scores, question.query, weights)
-    ranked = sorted(scores.items(), key=_rank)
-
+    candidates = _smoothed(tx, candidates, allowed, upto, weights)
+    candidates = _weighed(tx, candidates, question.query, weights)
+    ranked = candidates.scored.best(reach + POOL)
     if question.after is not None:
-        last_score, last_seq = question.after
-        ranked = [item for item in ranked if _rank(item) > (-last_score, -last_seq)]
-    page = ranked[: question.limit]
-    episodes = {episode.seq: episode for episode in tx.log.at([seq for seq, _ in page])}
-    hits = [Hit(episodes[seq], score.total, dict(score.why)) for seq, score in page if seq in episodes]
+        ranked = _beyond(ranked, *question.after)
+
+    page = dict(zip(ranked.seqs[: question.limit].tolist(), ranked.scores[: question.limit].tolist(), strict=True))
+    episodes = {episode.seq: episode for episode in tx.log.at(page)}
+    hits = [Hit(episodes[seq], score, candidates.why(seq)) for seq, score in page.items() if seq in episodes]
     return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto)
 
 
@@ -172,51 +171,51 @@ def _by_meaning(
     return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts)
 
 
-def _smoothed(
-    tx: Tx, scores: dict[int, Score], allowed: Collection[int] | None, upto: int, weights: Weights
-) -> dict[int, Score]:
-    lenders = [seq for seq, score in sorted(scores.items(), key=_rank)[:LENDERS] if score.total > 2 * ranking.TRACE]
-    previous, following = tx.log.neighbours(lenders)
-    _, further = tx.log.neighbours(set(following.values()) - following.keys())
+def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto: int, weights: Weights) -> Ranking:
+    lenders = candidates.scored.best(LENDERS)
+    previous, following = tx.log.neighbours(lenders.seqs.tolist())
+    further = tx.log.following(set(following.values()) - following.keys())
 
     def counted(links: Mapping[int, int]) -> dict[int, int]:
         return {seq: link for seq, link in links.items() if link <= upto and (allowed is None or link in allowed)}
 
-    return ranking.smooth(scores, lenders, counted(previous), counted(following | further), weights)
+    return ranking.smooth(candidates, lenders, counted(previous), counted(following | further), weights)
 
 
-def _weigh(tx: Tx, scores: dict[int, Score], query: str, weights: Weights) -> None:
-    """The signals that stand in the best episodes themselves: a speaker whom the query names, and the age. Whatever has
-    no episode any more is dropped."""
-    best = [seq for seq, _ in sorted(scores.items(), key=_rank)[:POOL]]
-    seen = tx.log.sightings(best)
-    for seq in best:
-        if seq not in seen:
-            del scores[seq]  # a vector kept in memory whose episode has gone
+def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> Ranking:
+    """With the signals that stand in the best episodes themselves: a speaker whom the query names, and the age. Whatever
+    has no episode any more is left out."""
+    pool = candidates.scored.best(POOL).seqs.tolist()
+    seen = tx.log.sightings(pool)
+    if gone := [seq for seq in pool if seq not in seen]:  # vectors kept in memory whose episodes have gone
+        candidates = candidates.only(~np.isin(candidates.seqs, np.array(gone, np.int64)))
     asked = set(text.words(query))
     speakers = {speaker for speaker, _ in seen.values() if speaker}
     named = [speaker for speaker in speakers if (words := text.words(speaker)) and asked.issuperset(words)]
-    newest = max((occurred_at for _, occurred_at in seen.values()), default=None)
-    for seq, (speaker, occurred_at) in seen.items():
-        if weights.speaker and len(named) == 1 and speaker == named[0]:
-            scores[seq].add("speaker", weights.speaker)
-        if weights.recency and newest is not None:
-            age = (newest - occurred_at).total_seconds() / 86_400
-            scores[seq].add("recency", weights.recency * DECAY**age)
+    if weights.speaker and len(named) == 1:
+        spoken = np.array([seq for seq, (speaker, _) in seen.items() if speaker == named[0]], np.int64)
+        candidates = candidates.plus("speaker", spoken, np.full(len(spoken), weights.speaker))
+    if weights.recency and seen:
+        newest = max(occurred_at for _, occurred_at in seen.values())
+        days = np.array([(newest - occurred_at).total_seconds() / 86_400 for _, occurred_at in seen.values()])
+        candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
+    return candidates
 
 
-def _rank(item: tuple[int, Score]) -> tuple[float, int]:
-    return (-item[1].total, -item[0])
+def _beyond(ranked: Scored, score: float, seq: int) -> Scored:
+    """What comes after the episode at `seq`, which had this score."""
+    kept = (ranked.scores < score) | ((ranked.scores == score) & (ranked.seqs < seq))
+    return Scored(ranked.seqs[kept], ranked.scores[kept])
 
 
 def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | None, upto: int) -> list[Hit]:
     """Each hit with its neighbours: a third of `expand` before it, the rest after it; each shown once."""
     back = expand // 3
     links: dict[int, list[int]] = {hit.episode.seq: [] for hit in hits}
-    for steps, side in ((back, 0), (expand - back, 1)):
+    for steps, beside in ((back, tx.log.preceding), (expand - back, tx.log.following)):
         edge = {seq: seq for seq in links}
         for _ in range(steps):
-            step = tx.log.neighbours(edge.values())[side]
+            step = beside(edge.values())
             edge = {
                 seq: step[at]
                 for seq, at in edge.items()
@@ -225,13 +224,13 @@ def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | N
             for seq, neighbour in edge.items():
                 links[seq].append(neighbour)
     shown = set(links)
-    around = {episode.seq: episode for episode in tx.log.at({seq for beside in links.values() for seq in beside})}
+    around = {episode.seq: episode for episode in tx.log.at({seq for linked in links.values() for seq in linked})}
     expanded = []
     for hit in hits:
-        beside = [around[seq] for seq in links[hit.episode.seq] if seq in around and seq not in shown]
-        shown |= {episode.seq for episode in beside}
-        beside.sort(key=lambda episode: (episode.occurred_at, episode.seq))
-        expanded.append(replace(hit, around=tuple(beside)))
+        near = [around[seq] for seq in links[hit.episode.seq] if seq in around and seq not in shown]
+        shown |= {episode.seq for episode in near}
+        near.sort(key=lambda episode: (episode.occurred_at, episode.seq))
+        expanded.append(replace(hit, around=tuple(near)))
     return expanded
 
 

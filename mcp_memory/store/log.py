@@ -305,37 +305,35 @@ class Log:
 
     def neighbours(self, seqs: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
         """What stands directly before and after each of these in its session: two mappings of positions."""
-        within = int(SILENCE / timedelta(microseconds=1))
-        rows = self._db.rows(
-            """SELECT e.seq, e.occurred_at, e.session = :unnamed,
-              (SELECT seq FROM episodes p WHERE p.scope = e.scope AND p.session = e.session
-                AND (p.occurred_at, p.seq) < (e.occurred_at, e.seq) ORDER BY p.occurred_at DESC, p.seq DESC LIMIT 1),
-              (SELECT seq FROM episodes n WHERE n.scope = e.scope AND n.session = e.session
-                AND (n.occurred_at, n.seq) > (e.occurred_at, e.seq) ORDER BY n.occurred_at, n.seq LIMIT 1)
-            FROM json_each(:seqs) j CROSS JOIN episodes e ON e.seq = j.value WHERE e.scope = :scope""",
-            {"seqs": json.dumps(list(seqs)), "scope": self._scope, "unnamed": self._keys.of("session", "")},
-        )
-        previous = {row[0]: row[3] for row in rows if row[3] is not None}
-        following = {row[0]: row[4] for row in rows if row[4] is not None}
-        if any(row[2] for row in rows):
-            self._cut_at_silence(rows, previous, following, within)
-        return previous, following
+        listed = list(seqs)
+        return self.preceding(listed), self.following(listed)
 
-    def _cut_at_silence(
-        self, rows: list[Any], previous: dict[int, int], following: dict[int, int], within: int
-    ) -> None:
-        times = {row[0]: row[1] for row in rows}
-        missing = {seq for links in (previous, following) for seq in links.values()} - times.keys()
-        times |= dict(
+    def preceding(self, seqs: Iterable[int]) -> dict[int, int]:
+        """What stands directly before each of these in its session, if anything does."""
+        return self._beside(seqs, "<", "DESC")
+
+    def following(self, seqs: Iterable[int]) -> dict[int, int]:
+        """What stands directly after each of these in its session, if anything does."""
+        return self._beside(seqs, ">", "ASC")
+
+    def _beside(self, seqs: Iterable[int], side: str, order: str) -> dict[int, int]:
+        return dict(
             self._db.rows(
-                "SELECT seq, occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value",
-                (json.dumps(list(missing)),),
+                f"""SELECT e.seq, b.seq FROM json_each(:seqs) j CROSS JOIN episodes e ON e.seq = j.value
+                CROSS JOIN episodes b ON b.seq = (
+                  SELECT seq FROM episodes n WHERE n.scope = e.scope AND n.session = e.session
+                  AND (n.occurred_at, n.seq) {side} (e.occurred_at, e.seq)
+                  ORDER BY n.occurred_at {order}, n.seq {order} LIMIT 1)
+                WHERE e.scope = :scope
+                AND (e.session <> :unnamed OR abs(e.occurred_at - b.occurred_at) <= :silence)""",
+                {
+                    "seqs": json.dumps(list(seqs)),
+                    "scope": self._scope,
+                    "unnamed": self._keys.of("session", ""),
+                    "silence": SILENCE // timedelta(microseconds=1),
+                },
             )
         )
-        for seq, _, unnamed, *_ in rows:
-            for links in (previous, following):
-                if unnamed and seq in links and abs(times[links[seq]] - times[seq]) > within:
-                    del links[seq]
 
     # ---- selecting
 

@@ -16,6 +16,7 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
 
 from mcp_memory.ranking import Positions
 from mcp_memory.store.database import Connection
@@ -118,6 +119,7 @@ class Matrices:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.threads = ThreadpoolController()
         self._kept: OrderedDict[tuple[int, int], Matrix] = OrderedDict()
 
     def of(self, embedder: int, scope: int, epoch: int) -> Matrix:
@@ -285,7 +287,10 @@ class Vectors:
             allowed = rows.seqs <= upto
             if within is not None:
                 allowed &= np.isin(rows.seqs, np.fromiter(within, np.int64, len(within)))
-            return rows.close(query, allowed) if len(rows.seqs) else FAR
+            with self._matrices.threads.limit(
+                limits=1, user_api="blas"
+            ):  # more of them spin, on a busy machine for long
+                return rows.close(query, allowed) if len(rows.seqs) else FAR
         if not self._embedder:
             return FAR
         if self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62):
