@@ -64,7 +64,7 @@ async def open_memory(
     """A memory that runs until the block ends. `now`, `embedder` and `background` are for tests and benchmarks."""
     config = config or settings.load()
     weights = Weights(**config.weights.model_dump())
-    store = SQLiteStore(config.data_dir, now=now, extensions=config.extensions and not config.no_sqlite_extensions)
+    store = SQLiteStore(config.data_dir, now=now, extensions=not config.no_sqlite_extensions)
     worker = Worker("memory-embedder")
     embedders = Embedders(
         embedder or load_embedder(config.embedder, config), worker, lambda name: load_embedder(name, config)
@@ -75,9 +75,10 @@ async def open_memory(
         inline=[WordsView(), RulesView(rules), SummaryView(config.window_tokens)],
         views=[VectorsView(embedders.current, worker)],
     )
-    if background:
-        views.start()
     try:
+        await store.open()
+        if background:
+            views.start()
         yield Memory(
             store,
             views,

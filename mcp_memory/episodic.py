@@ -113,15 +113,17 @@ class VectorsView:
         inserted_before = {after for seq, after in following.items() if after <= position < seq}
         return _Turns(seqs, derivatives, sorted(inserted_before))
 
-    async def derive(self, gathered: _Turns) -> npt.NDArray[np.float32]:
+    async def derive(self, gathered: _Turns) -> list[npt.NDArray[np.float32]]:
         texts = [derivative.text for derivative in gathered.derivatives]
-        pieces = [
+        vectors = [
             await self._worker.run(partial(self.embedder.embed, texts[at : at + _EMBED_AT_ONCE], "document"))
             for at in range(0, len(texts), _EMBED_AT_ONCE)
         ]
-        return _joined(pieces, len(texts), self.embedder)
+        if sum(map(len, vectors)) != len(texts):
+            raise ProviderError(f"{self.embedder.name} did not answer with a vector for each text")
+        return [vector for piece in vectors for vector in piece]
 
-    def apply(self, tx: Tx, gathered: _Turns, derived: npt.NDArray[np.float32]) -> None:
+    def apply(self, tx: Tx, gathered: _Turns, derived: list[npt.NDArray[np.float32]]) -> None:
         vectors = tx.vectors(self.embedder.name)
         vectors.replace(gathered.seqs, gathered.derivatives, derived)
         tx.cursors.mark(self.name, gathered.successors)
@@ -136,12 +138,3 @@ class VectorsView:
 
 
 _CONTEXT_TOKENS = 256
-
-
-def _joined(pieces: Sequence[npt.NDArray[np.float32]], rows: int, embedder: Embedder) -> npt.NDArray[np.float32]:
-    import numpy as np  # late: the handshake of a stdio server must not wait for it
-
-    joined = np.concatenate(pieces)
-    if joined.ndim != 2 or len(joined) != rows:
-        raise ProviderError(f"{embedder.name} answered with {joined.shape} for {rows} texts")
-    return joined.astype(np.float32, copy=False)

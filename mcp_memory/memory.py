@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from mcp_memory import consolidation, context, episodic, forgetting, profile, retrieval, transfer, working
 from mcp_memory.consolidation import Report
 from mcp_memory.context import Context
+from mcp_memory.episodic import VectorsView
 from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
+from mcp_memory.profile import RulesView
 from mcp_memory.protocols import Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.retrieval import Embedders, Found, Meaning
@@ -24,6 +27,8 @@ from mcp_memory.views import Views
 
 if TYPE_CHECKING:
     from mcp_memory.settings import Settings
+
+log = logging.getLogger(__name__)
 
 ADD_WAIT_SECONDS = 2.0
 """How long `add` waits for what it stored to be found by meaning too; words find it at once."""
@@ -146,21 +151,20 @@ class Memory:
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""
         lags = await self.lags(scope)
-        name = self._embedders.current.name
-        if any(lag.view == f"vectors/{name}" for lag in lags):
-            name = await self.store.read(scope, self._furthest)
+        current = self._embedders.current.name
+        if any(lag.view == f"vectors/{current}" for lag in lags):
+            former = await self.store.read(scope, self._furthest)
+            if former != current:
+                try:
+                    view = VectorsView(self._embedders.named(former), self._embedders.worker)
+                    await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",), also=[view])
+                    return await self._embedders.meaning(query, former), lags
+                except (ProviderError, SettingsError) as error:
+                    log.info("the former embedder %s cannot serve any more: %s", former, error)
         try:
-            return await self._embedders.meaning(query, name), lags
-        except (ProviderError, SettingsError) as error:
-            if name != self._embedders.current.name:
-                return await self._fallback(query, lags)
-            return None, [*lags, Lag(f"vectors/{name}", 0, str(error))]
-
-    async def _fallback(self, query: str, lags: list[Lag]) -> tuple[Meaning | None, list[Lag]]:
-        try:
-            return await self._embedders.meaning(query, self._embedders.current.name), lags
+            return await self._embedders.meaning(query, current), lags
         except ProviderError as error:
-            return None, [*lags, Lag(f"vectors/{self._embedders.current.name}", 0, str(error))]
+            return None, [*lags, Lag(f"vectors/{current}", 0, str(error))]
 
     def _furthest(self, tx: Tx) -> str:
         """A former embedder serves while the vectors of the one that is set are still being filled."""
@@ -189,7 +193,7 @@ class Memory:
             scope,
             lambda tx: (
                 profile.facts(tx, category=category, tag=tag, as_of=as_of, history=history),
-                self.views.lags(tx),
+                [lag for lag in self.views.lags(tx) if lag.view == RulesView.name],
             ),
         )
 

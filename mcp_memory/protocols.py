@@ -105,6 +105,10 @@ class Store(Protocol):
         """The clock that dates what is stored, aware and in UTC."""
         ...
 
+    async def open(self) -> None:
+        """Be ready; finish what was left to erase. Raises StoreDamaged, StoreTooNew or StoreError where it cannot."""
+        ...
+
     async def read(self, scope: Scope, function: Callable[[Tx], T]) -> T:
         """`function` over one snapshot."""
         ...

@@ -69,7 +69,7 @@ class Embedders:
 
     def __init__(self, current: Embedder, worker: Worker, load: Callable[[str], Embedder]) -> None:
         self.current = current
-        self._worker = worker
+        self.worker = worker
         self._load = load
         self._loaded = {current.name: current}
         self._meanings: OrderedDict[tuple[str, str], Meaning] = OrderedDict()
@@ -82,7 +82,7 @@ class Embedders:
         return self._loaded[name]
 
     async def warm(self) -> None:
-        await self._worker.run(self.current.load)
+        await self.worker.run(self.current.load)
 
     async def meaning(self, query: str, name: str) -> Meaning:
         """Raises ProviderError where the embedder cannot answer."""
@@ -93,7 +93,7 @@ class Embedders:
             def embed() -> Meaning:
                 return Meaning(name, embedder.embed([query], "query")[0], embedder.floor)
 
-            self._meanings[key] = await self._worker.run(embed)
+            self._meanings[key] = await self.worker.run(embed)
             while len(self._meanings) > _CACHED_QUERIES:
                 self._meanings.popitem(last=False)
         self._meanings.move_to_end(key)
@@ -105,7 +105,7 @@ class Embedders:
         missing = [said for said in dict.fromkeys(texts) if said not in self._texts]
         for at in range(0, len(missing), _AT_ONCE):
             piece = missing[at : at + _AT_ONCE]
-            vectors = await self._worker.run(partial(self.current.embed, piece, "document"))
+            vectors = await self.worker.run(partial(self.current.embed, piece, "document"))
             self._texts.update(zip(piece, vectors, strict=True))
         cosines = [float(self._texts[said] @ meaning.vector) for said in texts]
         while len(self._texts) > _CACHED_TEXTS:

@@ -19,6 +19,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from mcp_memory import answers
 from mcp_memory.context import compose
+from mcp_memory.errors import MemoryServerError
 from mcp_memory.settings import Settings
 from mcp_memory.tools import Tools
 from mcp_memory.types import Scope
@@ -54,8 +55,12 @@ class Running:
         self._memory: Memory | None = None
         self._opening = asyncio.Lock()
         self._warming: asyncio.Task[None] | None = None
+        self._missed: MemoryServerError | None = None
 
     async def __call__(self) -> Memory:
+        if self._missed is not None:  # it could not be opened while nobody listened: the first caller is told
+            missed, self._missed = self._missed, None
+            raise missed
         async with self._opening:
             if self._memory is None:
                 from mcp_memory.assembly import open_memory  # numpy and the database driver come with it
@@ -70,8 +75,10 @@ class Running:
 
     async def _warm_up(self) -> None:
         await asyncio.sleep(QUIET_SECONDS)
-        if self._memory is None:
+        try:
             await self()
+        except MemoryServerError as error:
+            self._missed = error
 
     async def close(self) -> None:
         if self._warming is not None:

@@ -22,12 +22,19 @@ class WeightSettings(BaseModel, extra="forbid"):
     """What `ranking.Weights` holds; `MCP_MEMORY_WEIGHTS__SPEAKER=0` and so on."""
 
     words_least: float = Field(default=0.3, ge=0, le=1)
+    """The share of words against meaning where no memory holds any of the query's words..."""
     words_most: float = Field(default=0.7, ge=0, le=1)
+    """...and where one holds all of them."""
     previous: float = Field(default=0.3, ge=0, le=1)
+    """What a memory gets of the score of the one before it in its session..."""
     before_previous: float = Field(default=0.1, ge=0, le=1)
+    """...of the one before that..."""
     next: float = Field(default=0.2, ge=0, le=1)
+    """...and of the one after it."""
     speaker: float = Field(default=0.2, ge=0)
+    """For what was said by the one speaker whom the query names."""
     recency: float = Field(default=0.05, ge=0)
+    """For the newest; falls with age."""
 
 
 class Settings(BaseSettings):
@@ -40,13 +47,16 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_data_dir(APP, appauthor=False)))
     """Where the memory file is."""
     embedder: str = "use:multilingual-v3"
-    """`provider:model`."""
+    """`provider:model`: `use:multilingual-v3`, `openai:<model>`, `sentence-transformers:<model or folder>` or
+    `hashing:<n>`."""
     language_model: str = "agent"
     """`agent`: nothing leaves the machine; no other is offered yet."""
     user_id: str = "default"
     """The user whose memory it is where a call names none."""
     org_id: str = "default"
+    """The organisation, the outermost part of a scope."""
     project_id: str = "default"
+    """The project, the part of a scope between organisation and user."""
     timezone: str = "UTC"
     """The zone of a time without one."""
     window_tokens: int = Field(2_000, ge=100, le=200_000)
@@ -60,13 +70,15 @@ class Settings(BaseSettings):
     openai_base_url: str = "http://127.0.0.1:11434/v1"
     """The endpoint of `openai:` embedders; the default is Ollama on this machine."""
     openai_api_key: str = ""
+    """Sent to that endpoint as bearer token; empty for a local one."""
     http_token: str = ""
     """The bearer token of `serve --http`."""
     port: int = Field(8765, ge=0, le=65_535)
+    """Where `serve --http` listens, on this machine only."""
     log_level: str = "WARNING"
-    extensions: bool = Field(True, validation_alias="MCP_MEMORY_EXTENSIONS")
-    """Whether SQLite extensions may be loaded; `FORCE_NO_SQLITE_EXTENSIONS=1` is the same as false."""
+    """DEBUG, INFO, WARNING, ERROR or CRITICAL; the log goes to stderr."""
     no_sqlite_extensions: bool = Field(False, validation_alias="FORCE_NO_SQLITE_EXTENSIONS")
+    """Behave as a Python that cannot load SQLite extensions: the same answers, without sqlite-vec."""
 
     @field_validator("timezone")
     @classmethod

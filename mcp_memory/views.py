@@ -100,6 +100,7 @@ class Views:
         self.views: list[View] = list(views)
         self._owner = secrets.token_hex(8)
         self._running: dict[tuple[Scope, str], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._background: asyncio.Task[None] | None = None
 
     # ---- following
@@ -129,12 +130,14 @@ class Views:
             view.follow(tx, episodes)
             tx.cursors.advance(view.name, cursor.position, episodes[-1].seq)
 
-    async def catch_up(self, scope: Scope, *, within: float, skip: Sequence[str] = ()) -> None:
+    async def catch_up(
+        self, scope: Scope, *, within: float, skip: Sequence[str] = (), also: Sequence[View] = ()
+    ) -> None:
         """Bring every view of the scope up to date: inline ones fully, the others for at most `within` seconds; what is
-        not done by then goes on in the background."""
+        not done by then goes on in the background. `also` are views that are not kept up to date otherwise."""
         while await self._store.read(scope, lambda tx: self._inline_behind(tx, skip)):
             await self._store.write(scope, lambda tx: self.follow(tx, skip=skip), durable=False)
-        await self.derive(scope, within=within)
+        await self.derive(scope, within=within, also=also)
 
     def _inline_behind(self, tx: Tx, skip: Sequence[str]) -> bool:
         last = tx.log.last()
@@ -145,9 +148,9 @@ class Views:
             for view in self.inline
         )
 
-    async def derive(self, scope: Scope, *, within: float) -> None:
+    async def derive(self, scope: Scope, *, within: float, also: Sequence[View] = ()) -> None:
         """Bring the slow views of the scope up to date, waiting at most `within` seconds."""
-        tasks = [self._task(scope, view) for view in self.views]
+        tasks = [self._task(scope, view) for view in [*self.views, *also]]
         if tasks:
             await asyncio.wait(tasks, timeout=within)
 
@@ -162,7 +165,14 @@ class Views:
             await self._derive(scope, view)
 
         task = self._running[key] = asyncio.create_task(run())
-        task.add_done_callback(lambda done: self._running.pop(key) if self._running.get(key) is done else None)
+        self._tasks.add(task)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            if self._running.get(key) is done:
+                del self._running[key]
+
+        task.add_done_callback(ended)
         return task
 
     async def _derive(self, scope: Scope, view: View) -> None:
@@ -172,21 +182,18 @@ class Views:
                     scope, lambda tx: tx.cursors.claim(view.name, self._owner, tx.now + _CLAIM), durable=False
                 ):
                     return
-                try:
-                    derived = await view.derive(batch.gathered)
-                except ProviderError as error:
-                    log.warning("%s is behind: %s", view.name, error)
-                    await self._store.write(scope, partial(_note_failure, view.name, str(error)), durable=False)
-                    return
+                derived = await view.derive(batch.gathered)
                 await self._store.write(scope, partial(self._apply, view, batch, derived), durable=False)
+        except ProviderError as error:
+            log.warning("%s is behind: %s", view.name, error)
+            await self._store.write(scope, partial(_note_failure, view.name, str(error)), durable=False)
         except StoreError as error:
             log.warning("%s could not be brought up to date: %s", view.name, error)
         except Exception:
             log.exception("%s failed", view.name)
+            reason = "an unexpected failure (see the server's log)"
             with contextlib.suppress(StoreError):
-                await self._store.write(
-                    scope, lambda tx: tx.cursors.fail(view.name, "an unexpected failure (see the server's log)")
-                )
+                await self._store.write(scope, partial(_note_failure, view.name, reason), durable=False)
 
     def _next(self, tx: Tx, view: View) -> _Batch | None:
         cursor = tx.cursors.of(view.name)
@@ -275,7 +282,7 @@ class Views:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
-        tasks = [*self._running.values(), *([self._background] if self._background else [])]
+        tasks = [*self._tasks, *([self._background] if self._background else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

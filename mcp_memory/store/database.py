@@ -231,6 +231,16 @@ class Database:
 
 def _prepare_file(path: Path) -> None:
     """Make the folder and the file readable by the owner alone, and set a file aside that is no database."""
+    try:
+        _prepare(path)
+    except OSError as error:
+        log.error("the memory file %s cannot be used: %s", path, error)
+        raise StoreError(
+            "The memory file cannot be created or read: check the data directory (MCP_MEMORY_DATA_DIR) and its permissions."
+        ) from error
+
+
+def _prepare(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists():
         with path.open("rb") as file:

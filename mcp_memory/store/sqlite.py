@@ -97,6 +97,10 @@ class SQLiteStore:
         self._lengths = Lengths()
         self._keys: Keys | None = None
 
+    async def open(self) -> None:
+        """Open the file now, and finish an erasure that was pending. Raises what the first use would."""
+        await self.finish_erasing()
+
     async def read(self, scope: Scope, function: Callable[[Tx], T]) -> T:
         """The result of `function` over one snapshot."""
         return await self._database.read(lambda connection: function(self._tx(connection, scope)))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
+from mcp_memory.errors import ProviderError
 from mcp_memory.ranking import Positions
 from mcp_memory.store.database import Connection
 from mcp_memory.types import Derivative, DerivativeKind
@@ -129,6 +130,9 @@ class Matrices:
             self._kept.popitem(last=False)
         return matrix
 
+    def drop(self, embedder: int, scope: int) -> None:
+        del self._kept[embedder, scope]
+
 
 class Vectors:
     """`view` is the embedder's name; a name that was never stored has no vectors yet."""
@@ -143,9 +147,12 @@ class Vectors:
 
     # ---- writing
 
-    def replace(self, seqs: Sequence[int], derivatives: Sequence[Derivative], vectors: Vector) -> None:
-        """Store what was derived from these episodes, in place of what was there. The rows of `vectors` are of unit
-        length; rows that are not finite, or zero, are left out."""
+    def replace(self, seqs: Sequence[int], derivatives: Sequence[Derivative], vectors: Sequence[Vector]) -> None:
+        """Store what was derived from these episodes, in place of what was there. Vectors are of unit length; one that is
+        not finite, or zero, is left out.
+
+        Raises ProviderError where they are of another length than the embedder's earlier ones.
+        """
         old = self._db.rows(
             "SELECT d.id, d.embedder FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
             "WHERE d.embedder = ?",
@@ -154,9 +161,17 @@ class Vectors:
         if old:
             self._remove(old)
             self._db.execute("UPDATE scopes SET epoch = epoch + 1 WHERE id = ?", (self._scope,))
+        stacked = np.array(vectors, np.float32).reshape(len(derivatives), -1)
+        usable = np.isfinite(stacked).all(axis=1) & (np.abs(stacked).max(axis=1, initial=0) > 0)
+        if not usable.any():
+            return
         if not self._embedder:
-            self._begin(vectors.shape[1])
-        usable = np.isfinite(vectors).all(axis=1) & (np.abs(vectors).max(axis=1, initial=0) > 0)
+            self._begin(stacked.shape[1])
+        if stacked.shape[1] != self._dimensions():
+            raise ProviderError(
+                f"{self._name} now gives {stacked.shape[1]} dimensions instead of {self._dimensions()}: it is another "
+                "model under the same name. Use its own name, or run `mcp-memory rebuild vectors`."
+            )
         last: int = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'derivatives'") or 0
         rows = [
             (
@@ -165,10 +180,10 @@ class Vectors:
                 _KINDS.index(derivative.kind),
                 derivative.seq,
                 derivative.sources[1] if len(derivative.sources) > 1 else 0,
-                vectors[i].astype(np.float16).tobytes(),
+                vector.tobytes(),
             )
-            for i, derivative in enumerate(derivatives)
-            if usable[i]
+            for derivative, vector, kept in zip(derivatives, stacked.astype(np.float16), usable, strict=True)
+            if kept
         ]
         self._db.executemany(
             "INSERT INTO derivatives(embedder, scope, kind, seq, other, vector) VALUES (?, ?, ?, ?, ?, ?)", rows
@@ -178,8 +193,12 @@ class Vectors:
                 self._catch_up_index()
             else:
                 ids = range(last + 1, last + 1 + len(rows))
-                quantised = _quantised(vectors[usable])
+                quantised = _quantised(stacked[usable])
                 self._index([(id, self._scope, vector.tobytes()) for id, vector in zip(ids, quantised, strict=True)])
+
+    def _dimensions(self) -> int:
+        dimensions: int = self._db.row("SELECT dimensions FROM embedders WHERE id = ?", (self._embedder,))
+        return dimensions
 
     def _begin(self, dimensions: int) -> None:
         self._db.execute("INSERT INTO embedders(name, dimensions) VALUES (?, ?)", (self._name, dimensions))
@@ -208,10 +227,9 @@ class Vectors:
         if not rows:
             return
         if not self._has_index(self._embedder):
-            dimensions = self._db.row("SELECT dimensions FROM embedders WHERE id = ?", (self._embedder,))
             self._db.execute(
                 f"CREATE VIRTUAL TABLE nearest_{self._embedder} USING vec0("
-                f"scope integer partition key, vector int8[{dimensions}], chunk_size={_CHUNK})"
+                f"scope integer partition key, vector int8[{self._dimensions()}], chunk_size={_CHUNK})"
             )
         self._db.executemany(
             f"INSERT INTO nearest_{self._embedder}(rowid, scope, vector) VALUES (?, ?, vec_int8(?))", rows
@@ -282,7 +300,9 @@ class Vectors:
 
         `within` restricts the search to these positions, and `upto` to those up to it, before anything is chosen.
         """
-        rows = self._matrix() if self._embedder else None
+        if not self._embedder or len(query) != self._dimensions():
+            return FAR
+        rows = self._matrix()
         if rows is not None:
             allowed = rows.seqs <= upto
             if within is not None:
@@ -291,8 +311,6 @@ class Vectors:
                 limits=1, user_api="blas"
             ):  # more of them spin, on a busy machine for long
                 return rows.close(query, allowed) if len(rows.seqs) else FAR
-        if not self._embedder:
-            return FAR
         if self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62):
             seqs = self._nearest_indexed(query, limit, within, upto)
         else:
@@ -326,16 +344,26 @@ class Vectors:
                     "SELECT id FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
                 )
                 matrix.keep([id for (id,) in ids], self._epoch)
-            if matrix.count > IN_MEMORY:
+            if not matrix.count and self._is_large():
                 return None
             rows = self._db.rows(
-                "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? "
-                "ORDER BY id LIMIT ?",
-                (self._embedder, self._scope, matrix.last, IN_MEMORY + 1 - matrix.count),
+                "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id",
+                (self._embedder, self._scope, matrix.last),
             )
+            if matrix.count + len(rows) > IN_MEMORY:
+                self._matrices.drop(self._embedder, self._scope)
+                return None
             if rows:
                 matrix.extend(rows)
-            return matrix.rows() if matrix.count <= IN_MEMORY else None
+            return matrix.rows()
+
+    def _is_large(self) -> bool:
+        return bool(
+            self._db.row(
+                "SELECT 1 FROM derivatives WHERE embedder = ? AND scope = ? LIMIT 1 OFFSET ?",
+                (self._embedder, self._scope, IN_MEMORY),
+            )
+        )
 
     def _nearest_indexed(self, query: Vector, limit: int, within: Sequence[int] | None, upto: int) -> list[int]:
         restriction, values = "", cast("tuple[str | int, ...]", ())
