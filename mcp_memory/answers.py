@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Data = dict[str, Any]
 
 _SHARE = 4  # an item longer than this part of the budget is shown as an excerpt
+_NEIGHBOUR_TOKENS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def found(answer: Answer, facts: Sequence[tuple[Feature, float]], max_tokens: in
             break
         cut |= shortened
         shown_hits.append((hit, line, data))
+    shown_hits = [(hit, *_with_neighbours(hit, line, data, budget)) for hit, line, data in shown_hits]
     following = answer.next(len(shown_hits))
     if answer.question.order == "time":
         shown_hits.sort(key=lambda item: (item[0].episode.occurred_at, item[0].episode.seq))
@@ -111,20 +113,25 @@ def _hit(hit: Hit, sought: Sequence[str], share: int) -> tuple[str, Data, bool]:
     shortened = content != hit.episode.content
     why = " ".join(f"{signal} {amount:.2f}" for signal, amount in hit.why.items() if amount >= 0.005)
     scored = f" {hit.score:.2f}" if hit.why else ""
-    lines = [f"{_said(hit.episode)}{scored}: {content}{' [cut]' if shortened else ''}{_extra(hit.episode)}"]
+    line = f"{_said(hit.episode)}{scored}: {content}{' [cut]' if shortened else ''}{_extra(hit.episode)}"
     data = _episode_data(hit.episode, content)
     if hit.why:
         data |= {"score": round(hit.score, 3), "why": why}
     if shortened:
         data["cut"] = True
+    return line, data, shortened
+
+
+def _with_neighbours(hit: Hit, line: str, data: Data, budget: _Budget) -> tuple[str, Data]:
+    """A hit with what was said around it, as far as the hits left room."""
     around = []
     for episode in hit.around:
-        beside = text.shorten(episode.content, share // 4)
-        lines.append(f"    {_said(episode)}: {beside}")
-        around.append(_episode_data(episode, beside))
-    if around:
-        data["around"] = around
-    return "\n".join(lines), data, shortened
+        beside = text.shorten(episode.content, _NEIGHBOUR_TOKENS)
+        shown_line, shown_data = f"    {_said(episode)}: {beside}", _episode_data(episode, beside)
+        if budget.takes(shown_line, shown_data):
+            line += f"\n{shown_line}"
+            around.append(shown_data)
+    return line, data | {"around": around} if around else data
 
 
 def facts(

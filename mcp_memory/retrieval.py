@@ -162,11 +162,11 @@ def _by_meaning(
     tx: Tx, meaning: Meaning | None, limit: int, within: Sequence[int] | None, upto: int, *, known: bool
 ) -> Scored:
     """The sum of an episode's best sentence and its context. Nothing at all where no sentence is close and no word is
-    `known` either."""
+    `known` either, unless the caller has chosen from what by a selection."""
     if meaning is None:
         return ranking.NOTHING
     close = tx.vectors(meaning.embedder).close(meaning.vector, limit, within, upto)
-    if not known and close.sentences.max(initial=0.0) < meaning.floor:
+    if within is None and not known and close.sentences.max(initial=0.0) < meaning.floor:
         return ranking.NOTHING
     return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts)
 

@@ -6,7 +6,7 @@ For tests, and for machines on which nothing else fits.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from mcp_memory import text
 from mcp_memory.errors import SettingsError
 from mcp_memory.protocols import Purpose
 from mcp_memory.providers.calibration import unit
+
+_CACHED = 32_768
 
 
 class HashingEmbedder:
@@ -31,17 +33,17 @@ class HashingEmbedder:
         pass
 
     def embed(self, texts: list[str], purpose: Purpose) -> npt.NDArray[np.float32]:
+        hashed = [[key for word in text.words(said) for key in _keys(word)] for said in texts]
+        rows = np.repeat(np.arange(len(texts)), [len(keys) for keys in hashed])
+        keys = np.array([key for keys in hashed for key in keys], np.int64)
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
-        for row, said in zip(vectors, texts, strict=True):
-            for grams in _grams(said):
-                hashed = zlib.crc32(grams.encode())
-                row[hashed % self.dimensions] += 1 if hashed & 0x8000_0000 else -1
+        np.add.at(vectors, (rows, (keys >> 1) % self.dimensions), np.where(keys & 1, 1, -1))
         return unit(vectors)
 
 
-def _grams(said: str) -> Iterator[str]:
-    for word in text.words(said):
-        yield word
-        padded = f"<{word}>"
-        if len(word) > 3:
-            yield from (padded[i : i + 3] for i in range(len(padded) - 2))
+@lru_cache(_CACHED)
+def _keys(word: str) -> tuple[int, ...]:
+    """The hashes of a word and of its trigrams; the last bit is the sign, the others the place."""
+    padded = f"<{word}>"
+    grams = [padded[i : i + 3] for i in range(len(padded) - 2)] if len(word) > 3 else []
+    return tuple(zlib.crc32(gram.encode()) for gram in (word, *grams))

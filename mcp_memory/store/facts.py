@@ -13,10 +13,7 @@ from mcp_memory.store.keys import Keys, id_of, ident_of
 from mcp_memory.store.log import micros, moment
 from mcp_memory.types import AddFeature, DeleteFeature, Fact, Feature
 
-_COLUMNS = (
-    "id, ident, category, tag, name, value, importance, confidence, entities, valid_from, valid_to, superseded_by, "
-    "verified_at, source"
-)
+_COLUMNS = "id, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body"
 
 
 class Facts:
@@ -45,10 +42,10 @@ class Facts:
         statement = self.statement(command)
         ident = self._keys.of("fact", str(self._scope), str(statement), str(micros(valid_from))) & (2**50 - 1)
         self._db.execute(
-            """INSERT INTO facts(ident, scope, slot, statement, source, decision, category, tag, name, value, entities,
-               importance, confidence, valid_from, valid_to, verified_at)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '[]', ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE
-               SET valid_to = excluded.valid_to""",
+            """INSERT INTO facts(ident, scope, slot, statement, source, decision, importance, confidence,
+               valid_from, valid_to, verified_at)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE
+               SET valid_to = excluded.valid_to, decision = excluded.decision""",
             (
                 ident,
                 self._scope,
@@ -56,10 +53,6 @@ class Facts:
                 statement,
                 source,
                 decision,
-                command.category,
-                command.tag,
-                command.feature,
-                command.value,
                 command.importance,
                 command.confidence,
                 micros(valid_from),
@@ -72,7 +65,12 @@ class Facts:
         return row
 
     def cite(self, row: int, seqs: Sequence[int]) -> None:
-        self._db.executemany("INSERT OR IGNORE INTO citations VALUES (?, 0, ?)", [(row, seq) for seq in seqs])
+        """Let a fact, and the decision that holds its text, rest on these episodes too."""
+        decision = self._db.row("SELECT decision FROM facts WHERE id = ?", (row,))
+        self._db.executemany(
+            "INSERT OR IGNORE INTO citations VALUES (?, ?, ?)",
+            [(item, about, seq) for seq in seqs for item, about in ((row, 0), (0, decision))],
+        )
 
     def strengthen(self, row: int, command: AddFeature, said_at: datetime) -> None:
         """Said again: the higher importance, a confidence nearer to 1, the earliest beginning, the latest sighting."""
@@ -167,7 +165,7 @@ class Facts:
         return statement
 
     def _facts(self, rest: str, values: tuple[Any, ...]) -> list[Fact]:
-        rows = self._db.rows(f"SELECT {_COLUMNS} FROM facts {rest}", values)
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM facts CROSS JOIN texts ON position = decision {rest}", values)
         cited: dict[int, list[str]] = {}
         for item, ident in self._db.rows(
             "SELECT c.item, e.ident FROM json_each(?) j CROSS JOIN citations c ON c.item = j.value "
@@ -180,17 +178,17 @@ class Facts:
 
 
 def _feature(row: Sequence[Any], cited: list[str], idents: dict[int, int]) -> Feature:
-    (_, ident, category, tag, name, value, importance, confidence, entities, valid_from, valid_to, superseded_by,
-     verified_at, source) = row  # fmt: skip
+    _, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body = row
+    command = json.loads(body)
     return Feature(
         id=id_of("f", ident),
-        category=category,
-        tag=tag,
-        name=name,
-        value=value,
+        category=command["category"],
+        tag=command["tag"],
+        name=command["feature"],
+        value=command["value"],
         importance=importance,
         confidence=confidence,
-        entities=tuple(json.loads(entities)),
+        entities=tuple(command.get("entities", ())),
         citations=tuple(cited),
         valid_from=moment(valid_from),
         valid_to=None if valid_to is None else moment(valid_to),

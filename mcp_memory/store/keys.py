@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from functools import lru_cache
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_BITS = 50
+_CACHED = 65_536
 
 
 class Keys:
-    """Keyed hashes (BLAKE2b, 63 bits) under the file's own secret: equal texts have equal keys in this file only."""
+    """Keyed hashes (BLAKE2b) under the file's own secret: equal texts have equal keys in this file only."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        self.often = lru_cache(_CACHED)(self.of)
+        """`of`, remembered: for short texts that come again and again (names of sessions, fields, speakers)."""
+        self.word = lru_cache(_CACHED)(self._word)
 
     def of(self, *parts: str) -> int:
-        digest = hashlib.blake2b(key=self._secret, digest_size=8)
+        """63 bits of the parts, which are kept apart."""
+        return int.from_bytes(self._digest(parts, 8), "big") >> 1
+
+    def _word(self, scope: int, word: str) -> str:
+        """60 bits as ten letters and digits: one word of a scope's index."""
+        number = int.from_bytes(self._digest((str(scope), word), 8), "big")
+        return "".join(_ALPHABET[number >> shift & 31] for shift in range(0, 60, 5))
+
+    def _digest(self, parts: tuple[str, ...], size: int) -> bytes:
+        digest = hashlib.blake2b(key=self._secret, digest_size=size)
         for part in parts:
             data = part.encode("utf-8")
             digest.update(len(data).to_bytes(8, "big"))
             digest.update(data)
-        return int.from_bytes(digest.digest(), "big") >> 1
+        return digest.digest()
 
 
 def new_ident() -> int:

@@ -12,6 +12,7 @@ from mcp_memory import filters
 from mcp_memory.errors import InvalidFilter
 from mcp_memory.store.database import Connection
 from mcp_memory.store.keys import Keys, id_of, ident_of, new_ident
+from mcp_memory.store.texts import Texts
 from mcp_memory.types import (
     SILENCE,
     AddFeature,
@@ -32,12 +33,14 @@ REPEAT_WITHIN = timedelta(minutes=10)
 """An unstamped utterance said again within this time, with nobody else speaking between, is the same one."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, content, details"
+_COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, body"
+_TEXTS = "CROSS JOIN texts ON position = seq"
 
 
 class Log:
-    def __init__(self, connection: Connection, keys: Keys, scope: int, now: datetime) -> None:
+    def __init__(self, connection: Connection, texts: Texts, keys: Keys, scope: int, now: datetime) -> None:
         self._db = connection
+        self._texts = texts
         self._keys = keys
         self._scope = scope
         self._now = now
@@ -48,11 +51,58 @@ class Log:
         """Append what was said, in order. The same utterance sent again is the episode that is already there; inside
         one call nothing is a repetition."""
         before = self.position()
-        return [self._repeated(message, before) or self._append(message) for message in messages]
+        keyed = [(message, self._utterance(message)) for message in messages]
+        repeated = {i: seq for i, (message, key) in enumerate(keyed) if (seq := self._repeated(message, key, before))}
+        there = {episode.seq: episode for episode in self.at(set(repeated.values()))}
+        added = iter(self._insert([entry for i, entry in enumerate(keyed) if i not in repeated]))
+        return [
+            Stored(there[repeated[i]], duplicate=True) if i in repeated else Stored(next(added), duplicate=False)
+            for i in range(len(keyed))
+        ]
 
-    def _append(self, message: Message, ident: int | None = None, created_at: datetime | None = None) -> Stored:
-        seq = self._next_position()
-        episode = Episode(
+    def _insert(
+        self, messages: Sequence[tuple[Message, int]], ident: int | None = None, created_at: datetime | None = None
+    ) -> list[Episode]:
+        """Write episodes, given with the keys of their utterances. `ident` and `created_at` are for a single one that
+        was written elsewhere before."""
+        if not messages:
+            return []
+        entries = [
+            (self._episode(seq, message, ident, created_at), message, utterance)
+            for seq, (message, utterance) in zip(self._texts.positions(len(messages)), messages, strict=True)
+        ]
+        self._texts.put((episode.seq, _body(episode)) for episode, _, _ in entries)
+        self._db.executemany(
+            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    episode.seq,
+                    self._scope,
+                    ident_of("e", episode.id),
+                    self._keys.often("session", episode.session_id),
+                    self._keys.often("agent", episode.agent_id),
+                    episode.role,
+                    episode.kind,
+                    micros(episode.occurred_at),
+                    micros(episode.created_at),
+                    None if episode.expires_at is None else micros(episode.expires_at),
+                    utterance,
+                    self._voice(message),
+                    episode.importance,
+                    episode.learn,
+                    len(episode.content),
+                )
+                for episode, message, utterance in entries
+            ],
+        )
+        self._db.executemany(
+            "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
+            [label for episode, _, _ in entries for label in self._labels(episode)],
+        )
+        return [episode for episode, _, _ in entries]
+
+    def _episode(self, seq: int, message: Message, ident: int | None, created_at: datetime | None) -> Episode:
+        return Episode(
             id=id_of("e", new_ident() if ident is None else ident),
             seq=seq,
             content=message.content,
@@ -73,42 +123,18 @@ class Log:
             expires_at=message.expires_at,
             learn=message.learn,
         )
-        self._db.execute(
-            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                seq,
-                self._scope,
-                ident_of("e", episode.id),
-                self._keys.of("session", episode.session_id),
-                self._keys.of("agent", episode.agent_id),
-                episode.role,
-                episode.kind,
-                micros(episode.occurred_at),
-                micros(episode.created_at),
-                None if episode.expires_at is None else micros(episode.expires_at),
-                self._utterance(message),
-                self._voice(message),
-                episode.importance,
-                episode.learn,
-                episode.content,
-                _details(episode),
-            ),
-        )
-        self._db.executemany(
-            "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
-            [
-                (self._scope, self._keys.of("field", name), self._keys.of("value", value), seq)
-                for name, value in filters.labels(episode)
-            ],
-        )
-        return Stored(episode, duplicate=False)
+
+    def _labels(self, episode: Episode) -> list[tuple[int, int, int, int]]:
+        return [
+            (self._scope, self._keys.often("field", name), self._keys.often("value", value), episode.seq)
+            for name, value in filters.labels(episode)
+        ]
 
     def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
         """Append an exported episode under its own id, or, where another scope holds that, under one that follows from it;
         None where it was forgotten here."""
         ident = ident_of("e", id)
-        if ident is None:
-            return self._append(message, None, created_at)
+        ident = new_ident() if ident is None else ident
         copied = self._keys.of("copy", str(self._scope), id) & (2**50 - 1)
         if self.forgotten(ident) or self.forgotten(copied):
             return None
@@ -116,27 +142,27 @@ class Log:
             if episode := self.episode(there):
                 return Stored(episode, duplicate=True)
         taken = self._db.row("SELECT 1 FROM episodes WHERE ident = ?", (ident,))
-        return self._append(message, copied if taken else ident, created_at)
+        (episode,) = self._insert([(message, self._utterance(message))], copied if taken else ident, created_at)
+        return Stored(episode, duplicate=False)
 
-    def _repeated(self, message: Message, before: int) -> Stored | None:
+    def _repeated(self, message: Message, utterance: int, before: int) -> int | None:
+        """The position of the episode that this message says again."""
         if message.occurred_at is not None:
             where, moment = "occurred_at = ? AND created_at <> occurred_at", micros(message.occurred_at)
         else:
             where, moment = "created_at > ? AND created_at = occurred_at", micros(self._now - REPEAT_WITHIN)
-        row = self._db.row(
-            f"SELECT seq FROM episodes WHERE utterance = ? AND scope = ? AND seq <= ? AND {where} "
-            "ORDER BY seq DESC LIMIT 1",
-            (self._utterance(message), self._scope, before, moment),
+        seq: int | None = self._db.row(
+            f"SELECT max(seq) FROM episodes INDEXED BY episodes_utterance WHERE utterance = ? AND scope = ? AND {where}",
+            (utterance, self._scope, moment),
         )
-        if row is None:
+        if seq is None:
             return None
-        seq = row
         if message.occurred_at is None and self._db.row(
             "SELECT 1 FROM episodes WHERE scope = ? AND session = ? AND voice <> ? AND seq > ? AND seq <= ? LIMIT 1",
-            (self._scope, self._keys.of("session", message.session_id), self._voice(message), seq, before),
+            (self._scope, self._keys.often("session", message.session_id), self._voice(message), seq, before),
         ):
             return None
-        return Stored(self.at([seq])[0], duplicate=True)
+        return seq
 
     def _utterance(self, message: Message) -> int:
         return self._keys.of(
@@ -145,21 +171,15 @@ class Log:
         )  # fmt: skip
 
     def _voice(self, message: Message) -> int:
-        return self._keys.of("voice", message.role, message.speaker)
-
-    def _next_position(self) -> int:
-        seq: int = self._db.row("UPDATE meta SET value = value + 1 WHERE name = 'position' RETURNING value")
-        return seq
+        return self._keys.often("voice", message.role, message.speaker)
 
     def decide(self, source: str, command: Command) -> int:
         """Append a decision; its position."""
-        seq = self._next_position()
+        (seq,) = self._texts.positions(1)
         body = {"command": "add" if isinstance(command, AddFeature) else "delete", **asdict(command)}
         del body["citations"]
-        self._db.execute(
-            "INSERT INTO decisions VALUES (?, ?, ?, ?, ?)",
-            (seq, self._scope, source, micros(self._now), json.dumps(body, ensure_ascii=False)),
-        )
+        self._texts.put([(seq, body)])
+        self._db.execute("INSERT INTO decisions VALUES (?, ?, ?, ?)", (seq, self._scope, source, micros(self._now)))
         self._db.executemany(
             "INSERT OR IGNORE INTO citations VALUES (0, ?, ?)", [(seq, cited) for cited in command.citations]
         )
@@ -167,7 +187,7 @@ class Log:
 
     def entomb(self, keys: Iterable[int]) -> None:
         """Remember that what these keys stand for was forgotten, as of now."""
-        seq = self._next_position()
+        (seq,) = self._texts.positions(1)
         self._db.executemany(
             "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", [(seq, self._scope, key) for key in keys]
         )
@@ -186,34 +206,31 @@ class Log:
         )
         self.entomb(self._keys.of("episode", str(ident)) for (ident,) in idents)
         listed = (json.dumps(seqs),)
-        for episode in self.at(seqs):
-            self._db.executemany(
-                "DELETE FROM labels WHERE scope = ? AND field = ? AND value = ? AND seq = ?",
-                [
-                    (self._scope, self._keys.of("field", name), self._keys.of("value", value), episode.seq)
-                    for name, value in filters.labels(episode)
-                ],
-            )
+        self._db.executemany(
+            "DELETE FROM labels WHERE scope = ? AND field = ? AND value = ? AND seq = ?",
+            [label for episode in self.at(seqs) for label in self._labels(episode)],
+        )
         orphaned = self._db.rows(
             """SELECT DISTINCT c.decision FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item = 0
             WHERE NOT EXISTS (SELECT 1 FROM citations o WHERE o.item = 0 AND o.decision = c.decision
                               AND o.seq NOT IN (SELECT value FROM json_each(?)))""",
             listed * 2,
         )
-        self._db.executemany("DELETE FROM decisions WHERE seq = ?", orphaned)
+        self.remove_decisions([seq for (seq,) in orphaned])
         self._db.execute("DELETE FROM citations WHERE item = 0 AND seq IN (SELECT value FROM json_each(?))", listed)
         self._db.executemany("DELETE FROM episodes WHERE seq = ?", [(seq,) for seq in seqs])
+        self._texts.erase(seqs)
 
     def remove_decisions(self, seqs: Sequence[int]) -> None:
         self._db.executemany("DELETE FROM citations WHERE item = 0 AND decision = ?", [(seq,) for seq in seqs])
         self._db.executemany("DELETE FROM decisions WHERE seq = ?", [(seq,) for seq in seqs])
+        self._texts.erase(seqs)
 
     # ---- reading
 
     def position(self) -> int:
         """The last position given out, over all scopes."""
-        position: int = self._db.row("SELECT value FROM meta WHERE name = 'position'")
-        return position
+        return self._texts.last()
 
     def last(self) -> int:
         """The position of the scope's last episode; 0 where it has none."""
@@ -226,7 +243,7 @@ class Log:
     def extent(self) -> tuple[datetime | None, datetime | None, int]:
         """When the first and the last episode of the scope were said, and about how many characters all have."""
         first, last, characters = self._db.row(
-            "SELECT min(occurred_at), max(occurred_at), sum(length(content)) FROM episodes WHERE scope = ?",
+            "SELECT min(occurred_at), max(occurred_at), sum(length) FROM episodes WHERE scope = ?",
             (self._scope,),
         )
         return moment(first) if first is not None else None, moment(last) if last is not None else None, characters or 0
@@ -238,7 +255,8 @@ class Log:
     def at(self, seqs: Iterable[int]) -> list[Episode]:
         """The episodes at these positions that exist, in the order of the log."""
         rows = self._db.rows(
-            f"SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN episodes ON seq = j.value WHERE scope = ? ORDER BY seq",
+            f"SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN episodes ON seq = j.value {_TEXTS} "
+            "WHERE scope = ? ORDER BY seq",
             (json.dumps(list(seqs)), self._scope),
         )
         return [_episode(row) for row in rows]
@@ -246,8 +264,8 @@ class Log:
     def sightings(self, seqs: Sequence[int]) -> dict[int, tuple[str, datetime]]:
         """Who said each of these, "" for the user, and when."""
         rows = self._db.rows(
-            "SELECT seq, details ->> '$.speaker', occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value "
-            "WHERE scope = ?",
+            f"SELECT seq, CAST(body AS TEXT) ->> '$.speaker', occurred_at "
+            f"FROM json_each(?) j CROSS JOIN episodes ON seq = j.value {_TEXTS} WHERE scope = ?",
             (json.dumps(seqs), self._scope),
         )
         return {seq: (speaker or "", moment(occurred_at)) for seq, speaker, occurred_at in rows}
@@ -259,12 +277,12 @@ class Log:
 
     def decisions(self, after: int = 0, source: str = "") -> list[Decision]:
         rows = self._db.rows(
-            "SELECT seq, source, created_at, command FROM decisions WHERE scope = ? AND seq > ? ORDER BY seq",
+            f"SELECT seq, source, created_at, body FROM decisions {_TEXTS} WHERE scope = ? AND seq > ? ORDER BY seq",
             (self._scope, after),
         )
         return [self._decision(*row) for row in rows if source in ("", row[1])]
 
-    def _decision(self, seq: int, source: str, created_at: int, text: str) -> Decision:
+    def _decision(self, seq: int, source: str, created_at: int, text: bytes) -> Decision:
         body = json.loads(text)
         cited = self._db.rows("SELECT seq FROM citations WHERE item = 0 AND decision = ?", (seq,))
         citations = tuple(row[0] for row in cited)
@@ -276,9 +294,9 @@ class Log:
     ) -> list[Episode]:
         """The newest episodes of a session, oldest first."""
         rows = self._db.rows(
-            f"SELECT {_COLUMNS} FROM episodes WHERE scope = ? AND session = ? AND occurred_at >= ? "
+            f"SELECT {_COLUMNS} FROM episodes {_TEXTS} WHERE scope = ? AND session = ? AND occurred_at >= ? "
             "AND kind IN (SELECT value FROM json_each(?)) ORDER BY occurred_at DESC, seq DESC LIMIT ?",
-            (self._scope, self._keys.of("session", session_id), micros(since) if since else -(2**62),
+            (self._scope, self._keys.often("session", session_id), micros(since) if since else -(2**62),
              json.dumps(list(kinds)), newest),
         )  # fmt: skip
         return [_episode(row) for row in reversed(rows)]
@@ -286,9 +304,9 @@ class Log:
     def sessions(self) -> list[tuple[str, int]]:
         """The scope's sessions with their number of episodes, the latest first."""
         rows = self._db.rows(
-            """SELECT json_extract(details, '$.session_id'), n FROM
+            """SELECT CAST(body AS TEXT) ->> '$.session_id', n FROM
                (SELECT max(seq) AS last, count(*) AS n FROM episodes WHERE scope = ? GROUP BY session)
-               CROSS JOIN episodes ON seq = last ORDER BY last DESC""",
+               CROSS JOIN texts ON position = last ORDER BY last DESC""",
             (self._scope,),
         )
         return [(session_id or "", count) for session_id, count in rows]
@@ -329,7 +347,7 @@ class Log:
                 {
                     "seqs": json.dumps(list(seqs)),
                     "scope": self._scope,
-                    "unnamed": self._keys.of("session", ""),
+                    "unnamed": self._keys.often("session", ""),
                     "silence": SILENCE // timedelta(microseconds=1),
                 },
             )
@@ -358,9 +376,9 @@ class Log:
         """
         parts: list[tuple[str, tuple[Any, ...]]] = [("scope = ?", (self._scope,))]
         if selection.session_id:
-            parts.append(("session = ?", (self._keys.of("session", selection.session_id),)))
+            parts.append(("session = ?", (self._keys.often("session", selection.session_id),)))
         if selection.agent_id:
-            parts.append(("agent = ?", (self._keys.of("agent", selection.agent_id),)))
+            parts.append(("agent = ?", (self._keys.often("agent", selection.agent_id),)))
         if selection.since:
             parts.append(("occurred_at >= ?", (micros(selection.since),)))
         if selection.until:
@@ -396,7 +414,7 @@ class Log:
 
     def _labelled(self, name: str, values: list[str] | None) -> tuple[str, tuple[Any, ...]]:
         label = filters.label_field(name)
-        field = self._keys.of("field", label)
+        field = self._keys.often("field", label)
         if filters.metadata_name(name) is not None and not self._db.row(
             "SELECT 1 FROM labels WHERE scope = ? AND field = ? LIMIT 1", (self._scope, field)
         ):
@@ -406,19 +424,20 @@ class Log:
             )
         if values is None:
             return "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ?)", (self._scope, field)
-        keys = json.dumps([self._keys.of("value", value) for value in values])
+        keys = json.dumps([self._keys.often("value", value) for value in values])
         return (
             "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ? AND value IN (SELECT value FROM json_each(?)))",
             (self._scope, field, keys),
         )
 
     def _episodes(self, rest: str, values: tuple[Any, ...]) -> list[Episode]:
-        return [_episode(row) for row in self._db.rows(f"SELECT {_COLUMNS} FROM episodes {rest}", values)]
+        return [_episode(row) for row in self._db.rows(f"SELECT {_COLUMNS} FROM episodes {_TEXTS} {rest}", values)]
 
 
-def _details(episode: Episode) -> str:
-    """What is not looked up by a column of its own; empty values are left out."""
-    details: dict[str, Any] = {
+def _body(episode: Episode) -> dict[str, Any]:
+    """The part of an episode that is text, or may be; empty values are left out."""
+    body: dict[str, Any] = {
+        "content": episode.content,
         "speaker": episode.speaker,
         "session_id": episode.session_id,
         "agent_id": episode.agent_id,
@@ -429,16 +448,16 @@ def _details(episode: Episode) -> str:
         "blocks": episode.blocks,
         "metadata": episode.metadata,
     }
-    return json.dumps({name: value for name, value in details.items() if value}, ensure_ascii=False)
+    return {name: value for name, value in body.items() if value}
 
 
 def _episode(row: Sequence[Any]) -> Episode:
-    seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, content, details = row
-    more: Mapping[str, Any] = json.loads(details)
+    seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, body = row
+    more: Mapping[str, Any] = json.loads(body)
     return Episode(
         id=id_of("e", ident),
         seq=seq,
-        content=content,
+        content=more["content"],
         role=role,
         speaker=more.get("speaker", ""),
         produced_for=more.get("produced_for", ""),

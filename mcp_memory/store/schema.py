@@ -2,11 +2,12 @@
 
 What is where, and why:
 
-- User text stands only in tables with an integer primary key that only grow (`episodes`, `decisions`, `facts`,
-  `summaries`, the full-text table): a text key or an index over text leaves copies behind when a page splits. What must
-  be looked up by a text (a scope, a session, a repeated utterance, a label) is looked up by a keyed hash of it.
+- User text stands in one table alone, `texts`, keyed by a position of the log and only ever appended to. A forgotten text
+  is overwritten in place with zeros of the same length: whoever deletes a row lets SQLite merge pages, and that leaves
+  stale copies of the rows beside it, which `secure_delete` does not reach. `compact` gives the room back.
+- What must be looked up by a text (a scope, a session, a word, a label, a repeated utterance) is looked up by a keyed hash.
 - `episodes`, `decisions` and `tombstones` together are the log; they share one counter of positions.
-- Everything below `cursors` is a view and can be derived again.
+- Everything from `marks` on is a view and can be derived again.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ CREATE TABLE scopes (
   org TEXT NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, epoch INTEGER NOT NULL DEFAULT 0
 );
 
+CREATE TABLE texts (position INTEGER PRIMARY KEY, body BLOB NOT NULL);
+
 CREATE TABLE episodes (
   seq INTEGER PRIMARY KEY, scope INTEGER NOT NULL REFERENCES scopes, ident INTEGER NOT NULL,
   session INTEGER NOT NULL, agent INTEGER NOT NULL, role TEXT NOT NULL, kind TEXT NOT NULL,
   occurred_at INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER,
   utterance INTEGER NOT NULL, voice INTEGER NOT NULL, importance REAL NOT NULL, learn INTEGER NOT NULL,
-  content TEXT NOT NULL, details TEXT NOT NULL
+  length INTEGER NOT NULL
 );
 
 CREATE UNIQUE INDEX episodes_ident ON episodes(ident);
@@ -68,8 +71,7 @@ CREATE TABLE labels (
 ) WITHOUT ROWID;
 
 CREATE TABLE decisions (
-  seq INTEGER PRIMARY KEY, scope INTEGER NOT NULL REFERENCES scopes, source TEXT NOT NULL,
-  created_at INTEGER NOT NULL, command TEXT NOT NULL
+  seq INTEGER PRIMARY KEY, scope INTEGER NOT NULL REFERENCES scopes, source TEXT NOT NULL, created_at INTEGER NOT NULL
 );
 
 CREATE INDEX decisions_scope ON decisions(scope);
@@ -118,7 +120,6 @@ CREATE INDEX derivatives_other ON derivatives(other) WHERE other > 0;
 CREATE TABLE facts (
   id INTEGER PRIMARY KEY AUTOINCREMENT, ident INTEGER NOT NULL UNIQUE, scope INTEGER NOT NULL, slot INTEGER NOT NULL,
   statement INTEGER NOT NULL, source TEXT NOT NULL, decision INTEGER NOT NULL,
-  category TEXT NOT NULL, tag TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, entities TEXT NOT NULL,
   importance REAL NOT NULL, confidence REAL NOT NULL, valid_from INTEGER NOT NULL, valid_to INTEGER,
   superseded_by INTEGER, verified_at INTEGER
 );
@@ -132,8 +133,7 @@ CREATE TABLE citations (
 CREATE INDEX citations_seq ON citations(seq);
 
 CREATE TABLE summaries (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, scope INTEGER NOT NULL, session INTEGER NOT NULL, upto INTEGER NOT NULL,
-  body TEXT NOT NULL
+  position INTEGER PRIMARY KEY, scope INTEGER NOT NULL, session INTEGER NOT NULL, upto INTEGER NOT NULL
 );
 
 CREATE INDEX summaries_session ON summaries(scope, session)

@@ -18,6 +18,7 @@ from mcp_memory.store.keys import Keys
 from mcp_memory.store.log import Clock, Log, micros
 from mcp_memory.store.schema import FILE_NAME, MIGRATIONS
 from mcp_memory.store.summaries import Summaries
+from mcp_memory.store.texts import Texts
 from mcp_memory.store.vectors import Matrices, Vectors
 from mcp_memory.store.words import Lengths, Words
 from mcp_memory.types import Scope
@@ -37,6 +38,7 @@ class Tx:
         self, connection: Connection, keys: Keys, matrices: Matrices, lengths: Lengths, scope: int, now: datetime
     ) -> None:
         self._db = connection
+        self._texts = Texts(connection)
         self._keys = keys
         self._matrices = matrices
         self._lengths = lengths
@@ -45,11 +47,11 @@ class Tx:
 
     @cached_property
     def log(self) -> Log:
-        return Log(self._db, self._keys, self._scope, self.now)
+        return Log(self._db, self._texts, self._keys, self._scope, self.now)
 
     @cached_property
     def words(self) -> Words:
-        return Words(self._db, self._lengths, self._scope)
+        return Words(self._db, self._keys, self._lengths, self._scope)
 
     @cached_property
     def facts(self) -> Facts:
@@ -61,7 +63,7 @@ class Tx:
 
     @cached_property
     def summaries(self) -> Summaries:
-        return Summaries(self._db, self._keys, self._scope)
+        return Summaries(self._db, self._texts, self._keys, self._scope)
 
     def vectors(self, embedder: str) -> Vectors:
         return Vectors(self._db, self._matrices, self._scope, self.epoch(), embedder)
@@ -199,9 +201,14 @@ class SQLiteStore:
         return await self._database.read(call)
 
     async def compact(self) -> None:
-        """Rewrite the file without its free space."""
+        """Rewrite the file without its free space and without what forgotten texts left of their room."""
 
         def call(connection: Connection) -> None:
+            with connection.writing(durable=True):
+                connection.execute(
+                    "DELETE FROM texts WHERE position NOT IN (SELECT seq FROM episodes) "
+                    "AND position NOT IN (SELECT seq FROM decisions) AND position NOT IN (SELECT position FROM summaries)"
+                )
             connection.execute("VACUUM").fetchall()
             connection.truncate_log(_ERASE_WAIT_MS)
 

@@ -1,8 +1,8 @@
 """The full-text index: one column of folded words in FTS5, read word by word.
 
-Each word is prefixed by its scope, so that a scope's postings, and the statistics that rank them, are its own: nobody's
-ranking moves with what others store. FTS5 keeps and erases the postings; BM25 is computed in `ranking`, the same for
-every store.
+A word is indexed as the keyed hash of its scope and itself. So a scope's postings, and the statistics that rank them, are
+its own: nobody's ranking moves with what others store. And no word stands in the index that would have to be erased from
+it. FTS5 keeps the postings; BM25 is computed in `ranking`, the same for every store.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from mcp_memory.ranking import Positions, Posting
 from mcp_memory.store.database import Connection
-
-_SEPARATOR = "·"  # the `ascii` tokenizer takes every character beyond ASCII for a part of a word
-
+from mcp_memory.store.keys import Keys
 
 _SCOPES_IN_MEMORY = 64
 
@@ -50,8 +48,9 @@ class Lengths:
 
 
 class Words:
-    def __init__(self, connection: Connection, lengths: Lengths, scope: int) -> None:
+    def __init__(self, connection: Connection, keys: Keys, lengths: Lengths, scope: int) -> None:
         self._db = connection
+        self._keys = keys
         self._lengths = lengths
         self._scope = scope
 
@@ -104,7 +103,7 @@ class Words:
         }
 
     def _term(self, word: str) -> str:
-        return f"{self._scope}{_SEPARATOR}{word}"
+        return self._keys.word(self._scope, word)
 
     def postings(self, words: Sequence[str], upto: int) -> list[Posting]:
         """Where each of these folded words stands in the scope, up to a position of the log; words that stand nowhere
