@@ -118,20 +118,19 @@ def label_field(field: str) -> str:
 
 def canonical(value: Scalar) -> str:
     """A scalar as text that is equal exactly where the values are: typed, strings unchanged, 3.0 as 3."""
-    match value:
-        case bool():
-            return f"b:{str(value).lower()}"
-        case str():
-            return f"s:{value}"
-        case float() if value.is_integer():
-            return f"n:{int(value)}"
-        case _:
-            return f"n:{value!r}"
+    if isinstance(value, str):
+        return f"s:{value}"
+    if isinstance(value, bool):
+        return f"b:{str(value).lower()}"
+    if isinstance(value, float) and value.is_integer():
+        return f"n:{int(value)}"
+    return f"n:{value!r}"
 
 
 def labels(episode: Episode) -> list[tuple[str, str]]:
     """Every distinct (field, canonical value) by which an equality filter can find an episode; its id is left out."""
-    found = [(field, value) for field in _LABELLED for value in _canonicals(getattr(episode, field))]
+    held = [(field, getattr(episode, field)) for field in _LABELLED]
+    found = [(field, value) for field, values in held if values not in ("", ()) for value in _canonicals(values)]
     found += [(f"metadata.{key}", value) for key, held in episode.metadata.items() for value in _canonicals(held)]
     return list(dict.fromkeys(found))
 

@@ -23,7 +23,7 @@ from mcp_memory.ranking import Weights
 from mcp_memory.retrieval import Embedders, Found, Meaning
 from mcp_memory.transfer import Imported
 from mcp_memory.types import Episode, Feature, Lag, Message, Question, Scope, Selection, Stored
-from mcp_memory.views import Views
+from mcp_memory.views import Batch, View, Views
 
 if TYPE_CHECKING:
     from mcp_memory.settings import Settings
@@ -118,15 +118,15 @@ class Memory:
         """
         admitted, replaced = episodic.admit(messages)
 
-        def append(tx: Tx) -> tuple[list[Stored], list[Feature]]:
+        def append(tx: Tx) -> tuple[list[Stored], list[Feature], list[tuple[View, Batch]]]:
             before = tx.log.position()
             stored = tx.log.append(admitted)
             self.views.follow(tx, skip=("summary",))
-            return stored, _learned(tx, before)
+            return stored, _learned(tx, before), self.views.gather(tx)
 
-        stored, learned = await self.store.write(scope, append)
-        await self.views.derive(scope, within=ADD_WAIT_SECONDS)
-        lags = await self.lags(scope)
+        stored, learned, gathered = await self.store.write(scope, append)
+        complete = await self.views.derive(scope, gathered, within=ADD_WAIT_SECONDS)
+        lags = [] if complete else await self.lags(scope)
         return Added(tuple(stored), tuple(learned), tuple(lags), tuple(replaced))
 
     # ---- search
@@ -360,7 +360,7 @@ class Memory:
         for at in range(0, len(spoken), transfer.BATCH):
             counted += await self.store.write(scope, partial(store, spoken[at : at + transfer.BATCH]))
         decisions = await self.store.write(scope, lambda tx: transfer.decide(tx, decided, places)) if decided else 0
-        await self.views.derive(scope, within=ADD_WAIT_SECONDS)
+        await self.views.catch_up(scope, within=ADD_WAIT_SECONDS, skip=("summary",))
         lags = await self.lags(scope)
         return Imported(counted["stored"], counted["known"], counted["forgotten"], decisions, tuple(lags))
 

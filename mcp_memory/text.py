@@ -25,6 +25,7 @@ _CJK = (
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_ASCII_WORD = re.compile(r"[a-z0-9]+")  # what _WORD finds in plain ASCII, several times faster
 _IS_CJK = re.compile(rf"[{_CJK}]")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？；…])[”’」』）]*\s*|\n+")
 _LABEL = re.compile(rf"([^\W{_CJK}][^:：\n]{{2,38}}|[{_CJK}][^:：\n，。]{{1,18}})(?:：|:\s)\s*(?=\S)")
@@ -85,6 +86,8 @@ def words(text: str) -> list[str]:
 
     Pairs are what finds two-character words anywhere in a run that no space divides.
     """
+    if text.isascii():
+        return [_stem(run[:MAX_WORD]) for run in _ASCII_WORD.findall(text.lower())]
     folded: list[str] = []
     for run in _runs(text):
         if _IS_CJK.match(run):

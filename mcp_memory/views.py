@@ -83,7 +83,10 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class Batch:
+    """What a view derives next: from the episodes at `seqs`, as they stood at a position and an epoch; `again` where they
+    had been derived before."""
+
     position: int
     epoch: int
     seqs: list[int]
@@ -99,8 +102,8 @@ class Views:
         self.inline: list[InlineView] = list(inline)
         self.views: list[View] = list(views)
         self._owner = secrets.token_hex(8)
-        self._running: dict[tuple[Scope, str], asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[tuple[Scope, str], asyncio.Task[bool]] = {}
+        self._tasks: set[asyncio.Task[bool]] = set()
         self._background: asyncio.Task[None] | None = None
 
     # ---- following
@@ -135,39 +138,53 @@ class Views:
     ) -> None:
         """Bring every view of the scope up to date: inline ones fully, the others for at most `within` seconds; what is
         not done by then goes on in the background. `also` are views that are not kept up to date otherwise."""
-        while await self._store.read(scope, lambda tx: self._inline_behind(tx, skip)):
+
+        def behind(tx: Tx) -> tuple[bool, list[View]]:
+            inline = any(self._is_due(tx, view.name) for view in self.inline if view.name not in skip)
+            return inline, [view for view in (*self.views, *also) if self._is_due(tx, view.name)]
+
+        while True:
+            inline, views = await self._store.read(scope, behind)
+            if not inline:
+                break
             await self._store.write(scope, lambda tx: self.follow(tx, skip=skip), durable=False)
-        await self.derive(scope, within=within, also=also)
+        await self._wait([self._task(scope, view, None) for view in views], within)
 
-    def _inline_behind(self, tx: Tx, skip: Sequence[str]) -> bool:
-        last = tx.log.last()
-        return any(
-            view.name not in skip
-            and (cursor := tx.cursors.of(view.name)).retry_at <= tx.now
-            and (cursor.position < last or tx.cursors.marked(view.name, 1))
-            for view in self.inline
-        )
+    def _is_due(self, tx: Tx, view: str) -> bool:
+        """Whether there is something to derive that may be tried by now."""
+        cursor = tx.cursors.of(view)
+        return cursor.retry_at <= tx.now and (cursor.position < tx.log.last() or bool(tx.cursors.marked(view, 1)))
 
-    async def derive(self, scope: Scope, *, within: float, also: Sequence[View] = ()) -> None:
-        """Bring the slow views of the scope up to date, waiting at most `within` seconds."""
-        tasks = [self._task(scope, view) for view in [*self.views, *also]]
-        if tasks:
-            await asyncio.wait(tasks, timeout=within)
+    def gather(self, tx: Tx) -> list[tuple[View, Batch]]:
+        """What the slow views have to derive next, read in the transaction that appended it."""
+        return [(view, batch) for view in self.views if (batch := self._next(tx, view)) is not None]
 
-    def _task(self, scope: Scope, view: View) -> asyncio.Task[None]:
-        """The running task of this view in this scope, made to run once more if it is about to end."""
-        before = self._running.get((scope, view.name))
+    async def derive(self, scope: Scope, gathered: Sequence[tuple[View, Batch]], *, within: float) -> bool:
+        """Go on from what was gathered until the slow views are up to date, waiting at most `within` seconds; whether
+        they are."""
+        done = await self._wait([self._task(scope, view, batch) for view, batch in gathered], within)
+        return done and len(gathered) == len(self.views)
+
+    async def _wait(self, tasks: Sequence[asyncio.Task[bool]], within: float) -> bool:
+        if not tasks:
+            return True
+        ended, running = await asyncio.wait(tasks, timeout=within)
+        return not running and all(task.result() for task in ended if not task.cancelled())
+
+    def _task(self, scope: Scope, view: View, first: Batch | None) -> asyncio.Task[bool]:
+        """A task that brings a view up to date, after the one that may be running."""
         key = (scope, view.name)
+        before = self._running.get(key)
 
-        async def run() -> None:
+        async def run() -> bool:
             if before is not None:
                 await asyncio.wait({before})
-            await self._derive(scope, view)
+            return await self._derive(scope, view, first)
 
         task = self._running[key] = asyncio.create_task(run())
         self._tasks.add(task)
 
-        def ended(done: asyncio.Task[None]) -> None:
+        def ended(done: asyncio.Task[bool]) -> None:
             self._tasks.discard(done)
             if self._running.get(key) is done:
                 del self._running[key]
@@ -175,15 +192,20 @@ class Views:
         task.add_done_callback(ended)
         return task
 
-    async def _derive(self, scope: Scope, view: View) -> None:
+    async def _derive(self, scope: Scope, view: View, batch: Batch | None) -> bool:
+        """Derive and apply batch after batch; whether the view is up to date after it."""
         try:
-            while (batch := await self._store.read(scope, lambda tx: self._next(tx, view))) is not None:
+            while batch := batch or await self._store.read(scope, lambda tx: self._next(tx, view)):
                 if view.paid and not await self._store.write(
                     scope, lambda tx: tx.cursors.claim(view.name, self._owner, tx.now + _CLAIM), durable=False
                 ):
-                    return
+                    return False
                 derived = await view.derive(batch.gathered)
-                await self._store.write(scope, partial(self._apply, view, batch, derived), durable=False)
+                more = await self._store.write(scope, partial(self._apply, view, batch, derived), durable=False)
+                batch = None
+                if not more:
+                    return True
+            return False
         except ProviderError as error:
             log.warning("%s is behind: %s", view.name, error)
             await self._store.write(scope, partial(_note_failure, view.name, str(error)), durable=False)
@@ -194,8 +216,9 @@ class Views:
             reason = "an unexpected failure (see the server's log)"
             with contextlib.suppress(StoreError):
                 await self._store.write(scope, partial(_note_failure, view.name, reason), durable=False)
+        return False
 
-    def _next(self, tx: Tx, view: View) -> _Batch | None:
+    def _next(self, tx: Tx, view: View) -> Batch | None:
         cursor = tx.cursors.of(view.name)
         if cursor.retry_at > tx.now:
             return None
@@ -206,16 +229,18 @@ class Views:
         if not marked and not episodes:
             return None
         seqs = marked or [episode.seq for episode in episodes]
-        return _Batch(cursor.position, tx.epoch(), seqs, bool(marked), view.gather(tx, episodes))
+        return Batch(cursor.position, tx.epoch(), seqs, bool(marked), view.gather(tx, episodes))
 
-    def _apply(self, view: View, batch: _Batch, derived: Any, tx: Tx) -> None:
-        if tx.epoch() != batch.epoch:
-            return  # something was forgotten meanwhile: derive this batch again
-        if batch.again:
-            tx.cursors.unmark(view.name, batch.seqs)
-        elif not tx.cursors.advance(view.name, batch.position, batch.seqs[-1]):
-            return  # another process was faster
-        view.apply(tx, batch.gathered, derived)
+    def _apply(self, view: View, batch: Batch, derived: Any, tx: Tx) -> bool:
+        """Write a batch, unless something was forgotten meanwhile (then it is derived again) or another process was
+        faster; whether there is more to derive."""
+        if tx.epoch() == batch.epoch:
+            if batch.again:
+                tx.cursors.unmark(view.name, batch.seqs)
+                view.apply(tx, batch.gathered, derived)
+            elif tx.cursors.advance(view.name, batch.position, batch.seqs[-1]):
+                view.apply(tx, batch.gathered, derived)
+        return self._is_due(tx, view.name)
 
     def _all(self) -> list[InlineView | View]:
         return [*self.inline, *self.views]
@@ -282,7 +307,7 @@ class Views:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
-        tasks = [*self._tasks, *([self._background] if self._background else [])]
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *([self._background] if self._background else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

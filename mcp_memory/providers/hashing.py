@@ -36,9 +36,9 @@ class HashingEmbedder:
         hashed = [[key for word in text.words(said) for key in _keys(word)] for said in texts]
         rows = np.repeat(np.arange(len(texts)), [len(keys) for keys in hashed])
         keys = np.array([key for keys in hashed for key in keys], np.int64)
-        vectors = np.zeros((len(texts), self.dimensions), np.float32)
-        np.add.at(vectors, (rows, (keys >> 1) % self.dimensions), np.where(keys & 1, 1, -1))
-        return unit(vectors)
+        places = rows * self.dimensions + (keys >> 1) % self.dimensions
+        counts = np.bincount(places, np.where(keys & 1, 1.0, -1.0), len(texts) * self.dimensions)
+        return unit(counts.reshape(len(texts), self.dimensions).astype(np.float32))
 
 
 @lru_cache(_CACHED)

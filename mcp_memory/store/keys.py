@@ -8,6 +8,7 @@ from functools import lru_cache
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_BITS = 50
+_SHIFTS = tuple(range(_ID_BITS - 5, -1, -5))
 _CACHED = 65_536
 
 
@@ -27,7 +28,7 @@ class Keys:
     def _word(self, scope: int, word: str) -> str:
         """60 bits as ten letters and digits: one word of a scope's index."""
         number = int.from_bytes(self._digest((str(scope), word), 8), "big")
-        return "".join(_ALPHABET[number >> shift & 31] for shift in range(0, 60, 5))
+        return "".join([_ALPHABET[number >> shift & 31] for shift in range(0, 60, 5)])
 
     def _digest(self, parts: tuple[str, ...], size: int) -> bytes:
         digest = hashlib.blake2b(key=self._secret, digest_size=size)
@@ -44,7 +45,7 @@ def new_ident() -> int:
 
 def id_of(prefix: str, ident: int) -> str:
     """`prefix` and ten characters (Crockford's base 32)."""
-    return prefix + "".join(_ALPHABET[ident >> shift & 31] for shift in range(_ID_BITS - 5, -1, -5))
+    return prefix + "".join([_ALPHABET[ident >> shift & 31] for shift in _SHIFTS])
 
 
 def ident_of(prefix: str, id: str) -> int | None:

@@ -25,6 +25,7 @@ from mcp_memory.types import (
     Filter,
     In,
     Message,
+    Scalar,
     Selection,
     Stored,
 )
@@ -34,6 +35,7 @@ REPEAT_WITHIN = timedelta(minutes=10)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, body"
+_COLUMN_FIELDS = ("role", "kind", "importance")  # filtered on in their own columns, the others by label
 _TEXTS = "CROSS JOIN texts ON position = seq"
 
 
@@ -44,6 +46,9 @@ class Log:
         self._keys = keys
         self._scope = scope
         self._now = now
+        self._seen: dict[
+            int, Episode
+        ] = {}  # read or written in this transaction: the views follow what was just appended
 
     # ---- writing
 
@@ -52,7 +57,12 @@ class Log:
         one call nothing is a repetition."""
         before = self.position()
         keyed = [(message, self._utterance(message)) for message in messages]
-        repeated = {i: seq for i, (message, key) in enumerate(keyed) if (seq := self._repeated(message, key, before))}
+        known = self._known([key for _, key in keyed])
+        repeated = {
+            i: seq
+            for i, (message, key) in enumerate(keyed)
+            if key in known and (seq := self._repeated(message, key, before))
+        }
         there = {episode.seq: episode for episode in self.at(set(repeated.values()))}
         added = iter(self._insert([entry for i, entry in enumerate(keyed) if i not in repeated]))
         return [
@@ -99,6 +109,7 @@ class Log:
             "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
             [label for episode, _, _ in entries for label in self._labels(episode)],
         )
+        self._seen |= {episode.seq: episode for episode, _, _ in entries}
         return [episode for episode, _, _ in entries]
 
     def _episode(self, seq: int, message: Message, ident: int | None, created_at: datetime | None) -> Episode:
@@ -128,6 +139,7 @@ class Log:
         return [
             (self._scope, self._keys.often("field", name), self._keys.often("value", value), episode.seq)
             for name, value in filters.labels(episode)
+            if name not in _COLUMN_FIELDS
         ]
 
     def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
@@ -144,6 +156,15 @@ class Log:
         taken = self._db.row("SELECT 1 FROM episodes WHERE ident = ?", (ident,))
         (episode,) = self._insert([(message, self._utterance(message))], copied if taken else ident, created_at)
         return Stored(episode, duplicate=False)
+
+    def _known(self, utterances: Sequence[int]) -> set[int]:
+        """Those of these keys that some episode has."""
+        rows = self._db.rows(
+            "SELECT DISTINCT j.value FROM json_each(?) j CROSS JOIN episodes INDEXED BY episodes_utterance "
+            "ON utterance = j.value",
+            (json.dumps(utterances),),
+        )
+        return {key for (key,) in rows}
 
     def _repeated(self, message: Message, utterance: int, before: int) -> int | None:
         """The position of the episode that this message says again."""
@@ -220,6 +241,7 @@ class Log:
         self._db.execute("DELETE FROM citations WHERE item = 0 AND seq IN (SELECT value FROM json_each(?))", listed)
         self._db.executemany("DELETE FROM episodes WHERE seq = ?", [(seq,) for seq in seqs])
         self._texts.erase(seqs)
+        self._seen.clear()
 
     def remove_decisions(self, seqs: Sequence[int]) -> None:
         self._db.executemany("DELETE FROM citations WHERE item = 0 AND decision = ?", [(seq,) for seq in seqs])
@@ -250,25 +272,32 @@ class Log:
 
     def after(self, position: int, limit: int) -> list[Episode]:
         """The next episodes of the scope, in the order of the log."""
-        return self._episodes("WHERE scope = ? AND seq > ? ORDER BY seq LIMIT ?", (self._scope, position, limit))
+        rows = self._db.rows(
+            "SELECT seq FROM episodes WHERE scope = ? AND seq > ? ORDER BY seq LIMIT ?", (self._scope, position, limit)
+        )
+        return self.at([seq for (seq,) in rows])
 
     def at(self, seqs: Iterable[int]) -> list[Episode]:
         """The episodes at these positions that exist, in the order of the log."""
-        rows = self._db.rows(
-            f"SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN episodes ON seq = j.value {_TEXTS} "
-            "WHERE scope = ? ORDER BY seq",
-            (json.dumps(list(seqs)), self._scope),
-        )
-        return [_episode(row) for row in rows]
+        wanted = sorted(set(seqs))
+        if missing := [seq for seq in wanted if seq not in self._seen]:
+            rows = self._db.rows(
+                f"SELECT {_COLUMNS} FROM json_each(?) j CROSS JOIN episodes ON seq = j.value {_TEXTS} WHERE scope = ?",
+                (json.dumps(missing), self._scope),
+            )
+            self._seen |= {row[0]: _episode(row) for row in rows}
+        return [self._seen[seq] for seq in wanted if seq in self._seen]
 
     def sightings(self, seqs: Sequence[int]) -> dict[int, tuple[str, datetime]]:
         """Who said each of these, "" for the user, and when."""
         rows = self._db.rows(
-            f"SELECT seq, CAST(body AS TEXT) ->> '$.speaker', occurred_at "
-            f"FROM json_each(?) j CROSS JOIN episodes ON seq = j.value {_TEXTS} WHERE scope = ?",
+            "SELECT seq, voice, occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value WHERE scope = ?",
             (json.dumps(seqs), self._scope),
         )
-        return {seq: (speaker or "", moment(occurred_at)) for seq, speaker, occurred_at in rows}
+        one_of_each = {voice: seq for seq, voice, _ in rows}  # voices are few; their names stand in the texts
+        speakers = {episode.seq: episode.speaker for episode in self.at(one_of_each.values())}
+        names = {voice: speakers[seq] for voice, seq in one_of_each.items()}
+        return {seq: (names[voice], moment(occurred_at)) for seq, voice, occurred_at in rows}
 
     def episode(self, id: str) -> Episode | None:
         ident = ident_of("e", id)
@@ -401,6 +430,11 @@ class Log:
             case In("id", values):
                 idents = [ident_of("e", str(value)) or -1 for value in values]
                 return "ident IN (SELECT value FROM json_each(?))", (json.dumps(idents),)
+            case Compare(("role" | "kind" | "importance") as name, ("=" | "!=") as operator, value):
+                return f"{name} {operator} ?", (_comparable(name, value),)
+            case In(("role" | "kind" | "importance") as name, values):
+                known = [_comparable(name, value) for value in values]
+                return f"{name} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
             case Compare(name, "=", value):
                 return self._labelled(name, [filters.canonical(value)])
             case In(name, values):
@@ -432,6 +466,12 @@ class Log:
 
     def _episodes(self, rest: str, values: tuple[Any, ...]) -> list[Episode]:
         return [_episode(row) for row in self._db.rows(f"SELECT {_COLUMNS} FROM episodes {_TEXTS} {rest}", values)]
+
+
+def _comparable(name: str, value: Scalar) -> Scalar | None:
+    """A value as its column can hold it; None, which equals nothing, where it never does."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number == (name == "importance") and not isinstance(value, bool) else None
 
 
 def _body(episode: Episode) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Words:
         found = []
         for word in words:
             docs = self._db.rows("SELECT doc FROM words_instances WHERE term = ?", (self._term(word),))
-            seqs, counts = np.unique(np.fromiter((doc for (doc,) in docs), np.int64, len(docs)), return_counts=True)
+            seqs, counts = np.unique(np.array(docs, np.int64).reshape(-1), return_counts=True)
             seqs, counts = seqs[seqs <= upto], counts[seqs <= upto]
             if len(seqs):
                 found.append(Posting(seqs, counts, self._lengths.of(self._db, self._scope, seqs)))
