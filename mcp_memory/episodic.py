@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_memory import redaction, text
 from mcp_memory.errors import InvalidInput, ProviderError
@@ -44,8 +44,28 @@ def admit(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
         if text.is_blank(content):
             raise InvalidInput(f"{which}content is empty: say what to remember.")
         replaced += names
-        admitted.append(replace(message, content=content, speaker=text.clean(message.speaker).strip()[:_MAX_NAME]))
+        cleaned = {name: _cleaned(getattr(message, name)) for name in _CARRIED}
+        cleaned["speaker"] = cleaned["speaker"].strip()[:_MAX_NAME]
+        admitted.append(replace(message, content=content, **cleaned))
     return admitted, replaced
+
+
+_CARRIED = (
+    "speaker", "agent_id", "session_id", "produced_for", "category", "tags", "entities", "blocks", "metadata",
+)  # fmt: skip
+
+
+def _cleaned(value: Any) -> Any:
+    """A value in which every text can be stored."""
+    match value:
+        case str():
+            return text.clean(value)
+        case tuple() | list():
+            return type(value)(_cleaned(part) for part in value)
+        case dict():
+            return {_cleaned(name): _cleaned(part) for name, part in value.items()}
+        case _:
+            return value
 
 
 def spoken(episode: Episode) -> str:

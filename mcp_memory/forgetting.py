@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_memory import text
+from mcp_memory import profile, text
 from mcp_memory.errors import ConfirmationNeeded, NotFound
 from mcp_memory.protocols import Tx
 from mcp_memory.types import Episode, Feature, Scope
@@ -84,11 +84,15 @@ def confirmed(scope: Scope, seqs: Sequence[int], given: str) -> None:
 
 def forget_episodes(tx: Tx, views: Views, seqs: Sequence[int]) -> int:
     """Take episodes out of the log and of every view, in this transaction; how many facts went along."""
+    seqs = [episode.seq for episode in tx.log.at(seqs)]
     if not seqs:
         return 0
     before = tx.facts.count()
+    slots = tx.log.slots(seqs)
     views.forget(tx, seqs)
     tx.log.remove(seqs)
+    for slot in slots:
+        profile.settle(tx, slot)
     tx.begin_epoch()
     tx.erase()
     return before - tx.facts.count()
@@ -100,8 +104,10 @@ def forget_facts(tx: Tx, facts: Sequence[Feature]) -> list[str]:
     for feature in facts:
         for fact in tx.facts.same_statement(feature.id):
             still += fact.feature.citations
-            tx.log.entomb([tx.facts.statement_of(fact.row)])
+            slot, statement = tx.facts.keys_of(fact.row)
+            tx.log.entomb([statement])
             tx.log.remove_decisions(tx.facts.remove([fact.row]))
+            profile.settle(tx, slot)
     tx.begin_epoch()
     tx.erase()
     return list(dict.fromkeys(still))

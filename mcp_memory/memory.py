@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_memory import consolidation, context, episodic, forgetting, profile, retrieval, transfer, working
 from mcp_memory.consolidation import Report
-from mcp_memory.context import Context
+from mcp_memory.context import Context, Line, text_cost
 from mcp_memory.episodic import VectorsView
 from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
@@ -222,8 +222,11 @@ class Memory:
 
     # ---- context
 
-    async def context(self, scope: Scope, query: str, session_id: str, tokens: int) -> Context:
-        """What to put before a model that answers now: standing instructions, the session, the profile, recall."""
+    async def context(
+        self, scope: Scope, query: str, session_id: str, tokens: int, cost: Callable[[Line], int] = text_cost
+    ) -> Context:
+        """What to put before a model that answers now: standing instructions, the session, the profile, recall; within
+        `tokens`, of which a line costs what `cost` says."""
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS)
         facts, window, lags = await self.store.read(
             scope,
@@ -241,7 +244,7 @@ class Memory:
             shown = {episode.seq for episode in window.episodes}
             hits = [hit for hit in answer.found.hits if hit.episode.seq not in shown][:RECALLED]
             lags = list(answer.lags)
-        return context.compose(facts, window, hits, lags, tokens)
+        return context.compose(facts, window, hits, lags, tokens, cost)
 
     # ---- forget
 

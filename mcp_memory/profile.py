@@ -13,7 +13,7 @@ from datetime import datetime
 from mcp_memory import text
 from mcp_memory.protocols import Tx
 from mcp_memory.rules import Rules
-from mcp_memory.types import AddFeature, Command, DeleteFeature, Episode, Fact, Feature
+from mcp_memory.types import AddFeature, Command, Episode, Fact, Feature
 
 LEAST_IMPORTANCE = 0.2
 """Episodes below this are not promoted to facts."""
@@ -56,48 +56,56 @@ def is_testimony(episode: Episode, names: Sequence[str]) -> bool:
 
 
 def decide(tx: Tx, source: str, command: Command, said_at: datetime) -> None:
-    """Apply a command and keep it as a decision; one that changes nothing is not kept."""
-    match command:
-        case AddFeature():
-            _add(tx, source, command, said_at)
-        case DeleteFeature():
-            _end(tx, source, command, said_at)
-
-
-def _add(tx: Tx, source: str, command: AddFeature, said_at: datetime) -> None:
-    slot, statement = tx.facts.slot(command), tx.facts.statement(command)
-    forgotten_up_to = tx.log.entombed(statement)
-    citations = tuple(seq for seq in command.citations if seq > forgotten_up_to)
-    if command.citations and not citations:
-        return
-    command = replace(command, citations=citations)
-    for fact in tx.facts.saying(statement, slot):
-        if fact.feature.valid_to is None or fact.feature.valid_from <= said_at < fact.feature.valid_to:
-            tx.facts.strengthen(fact.row, command, said_at)
+    """Keep a command as a decision and apply it. Said again, a fact is strengthened; what was forgotten is not learned
+    from what was said before that."""
+    slot = tx.facts.slot(command)
+    if isinstance(command, AddFeature):
+        forgotten_up_to = tx.log.entombed(tx.facts.statement(command))
+        citations = tuple(seq for seq in command.citations if seq > forgotten_up_to)
+        if command.citations and not citations:
             return
-    decision = tx.log.decide(source, command)
-    others = [fact for fact in tx.facts.in_slot(slot) if command.single]
-    later = next((fact for fact in others if fact.feature.valid_from > said_at), None)
-    row = tx.facts.insert(command, source, decision, said_at)
-    if later is not None:
-        tx.facts.end(row, later.feature.valid_from, later.row)
-    for fact in others:
-        if fact.feature.valid_from <= said_at and (fact.feature.valid_to is None or fact.feature.valid_to > said_at):
-            tx.facts.end(fact.row, said_at, row)
+        command = replace(command, citations=citations)
+        if said := _still_said(tx, command, slot, said_at):
+            tx.facts.strengthen(said.row, command, said_at)
+            return
+    decision = tx.log.decide(source, command, slot, said_at)
+    if isinstance(command, AddFeature):
+        tx.facts.insert(command, source, decision, said_at)
+    settle(tx, slot)
 
 
-def _end(tx: Tx, source: str, command: DeleteFeature, said_at: datetime) -> None:
-    ended = [
-        fact
-        for fact in tx.facts.in_slot(tx.facts.slot(command))
-        if fact.feature.valid_to is None
-        and fact.feature.valid_from <= said_at
-        and command.value in ("", fact.feature.value)
-    ]
-    if ended:
-        tx.log.decide(source, command)
-    for fact in ended:
-        tx.facts.end(fact.row, said_at)
+def settle(tx: Tx, slot: int) -> None:
+    """Let each fact of a slot end where it does, whatever the order in which things were stored or forgotten: at the
+    first later ending that means it or, where the slot holds one at a time, at the next fact."""
+    facts, endings = tx.facts.in_slot(slot), tx.log.endings(slot)
+    for fact in facts:
+        since = (fact.feature.valid_from, fact.decision)
+        ends: list[tuple[datetime, int, int | None]] = [
+            (ending.said_at, ending.decision, None)
+            for ending in endings
+            if (ending.said_at, ending.decision) > since and ending.value in ("", fact.feature.value)
+        ]
+        ends += [
+            (other.feature.valid_from, other.decision, other.row)
+            for other in facts
+            if fact.single and other.single and (other.feature.valid_from, other.decision) > since
+        ]
+        at, _, by = min(ends, default=(None, 0, None), key=lambda end: end[:2])
+        tx.facts.end(fact.row, at, by)
+
+
+def _still_said(tx: Tx, command: AddFeature, slot: int, said_at: datetime) -> Fact | None:
+    """The fact that says the same and holds at that time, or begins after it with nothing else said between."""
+    others = [fact.feature for fact in tx.facts.in_slot(slot) if fact.single and command.single]
+    turns = [ending.said_at for ending in tx.log.endings(slot) if ending.value in ("", command.value)]
+    for fact in tx.facts.saying(tx.facts.statement(command), slot):
+        begun, ended = fact.feature.valid_from, fact.feature.valid_to
+        if begun <= said_at and (ended is None or said_at < ended):
+            return fact
+        between = [*turns, *(other.valid_from for other in others if other.id != fact.feature.id)]
+        if said_at < begun and not any(said_at <= turn <= begun for turn in between):
+            return fact
+    return None
 
 
 def facts(
@@ -112,7 +120,7 @@ def facts(
     moment = as_of or tx.now
     return [
         fact.feature
-        for fact in tx.facts.all()
+        for fact in tx.facts.living(tx.now)
         if category in ("", fact.feature.category)
         and tag in ("", fact.feature.tag)
         and ((history and (as_of is None or fact.feature.valid_from <= as_of)) or _holds(fact, moment, as_of is None))

@@ -43,6 +43,11 @@ class Weights:
     width: int = 100
     """How many of each list are compared; the last of them counts nothing."""
 
+    @property
+    def most(self) -> float:
+        """The highest score that there can be, for scores in [0, 1]."""
+        return (1 + TRACE) * (1 + self.previous + self.before_previous + self.next) + self.speaker + self.recency
+
 
 @dataclass(frozen=True, slots=True)
 class Posting:
@@ -90,10 +95,10 @@ class Ranking:
     def scored(self) -> Scored:
         return Scored(self.seqs, sum(self.signals.values(), np.zeros(len(self.seqs))))
 
-    def why(self, seq: int) -> dict[str, float]:
-        """The signals of one candidate that give it anything."""
+    def why(self, seq: int, most: float) -> dict[str, float]:
+        """The signals of one candidate that give it anything, as parts of the highest score that there can be."""
         at = int(np.searchsorted(self.seqs, seq))
-        return {name: float(values[at]) for name, values in self.signals.items() if values[at]}
+        return {name: float(values[at] / most) for name, values in self.signals.items() if values[at]}
 
     def plus(self, signal: str, seqs: Positions, amounts: Values) -> Ranking:
         """With a further signal, whose episodes may be new candidates; amounts for the same one add up."""

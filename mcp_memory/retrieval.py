@@ -13,6 +13,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import numpy as np
@@ -127,21 +128,25 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
     candidates = _weighed(tx, candidates, question.query, weights)
     ranked = candidates.scored.best(reach + POOL)
+    ranked = Scored(ranked.seqs, ranked.scores / weights.most)
     if question.after is not None:
         ranked = _beyond(ranked, *question.after)
 
     page = dict(zip(ranked.seqs[: question.limit].tolist(), ranked.scores[: question.limit].tolist(), strict=True))
     episodes = {episode.seq: episode for episode in tx.log.at(page)}
-    hits = [Hit(episodes[seq], score, candidates.why(seq)) for seq, score in page.items() if seq in episodes]
+    hits = [
+        Hit(episodes[seq], score, candidates.why(seq, weights.most)) for seq, score in page.items() if seq in episodes
+    ]
     return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto)
 
 
 def latest(tx: Tx, question: Question) -> Found:
-    """What a selection holds, without a question: the latest said first."""
-    before = None if question.after is None else question.after[1]
-    episodes = tx.log.newest(question.selection, question.limit + 1, before)
+    """What a selection holds, without a question: the latest said first. A score stands for the time."""
+    upto = tx.log.position() if question.upto is None else question.upto
+    before = None if question.after is None else (_moment(question.after[0]), question.after[1])
+    episodes = tx.log.newest(question.selection, question.limit + 1, upto, before)
     hits = tuple(Hit(episode, 0.0, {}) for episode in episodes[: question.limit])
-    return Found(hits, len(episodes) > question.limit, tx.log.position())
+    return Found(hits, len(episodes) > question.limit, upto)
 
 
 def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: int) -> tuple[Scored, float]:
@@ -173,11 +178,11 @@ def _by_meaning(
 
 def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto: int, weights: Weights) -> Ranking:
     lenders = candidates.scored.best(LENDERS)
-    previous, following = tx.log.neighbours(lenders.seqs.tolist())
-    further = tx.log.following(set(following.values()) - following.keys())
+    previous, following = tx.log.neighbours(lenders.seqs.tolist(), upto)
+    further = tx.log.following(set(following.values()) - following.keys(), upto)
 
     def counted(links: Mapping[int, int]) -> dict[int, int]:
-        return {seq: link for seq, link in links.items() if link <= upto and (allowed is None or link in allowed)}
+        return {seq: link for seq, link in links.items() if allowed is None or link in allowed}
 
     return ranking.smooth(candidates, lenders, counted(previous), counted(following | further), weights)
 
@@ -215,11 +220,9 @@ def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | N
     for steps, beside in ((back, tx.log.preceding), (expand - back, tx.log.following)):
         edge = {seq: seq for seq in links}
         for _ in range(steps):
-            step = beside(edge.values())
+            step = beside(edge.values(), upto)
             edge = {
-                seq: step[at]
-                for seq, at in edge.items()
-                if at in step and step[at] <= upto and (allowed is None or step[at] in allowed)
+                seq: step[at] for seq, at in edge.items() if at in step and (allowed is None or step[at] in allowed)
             }
             for seq, neighbour in edge.items():
                 links[seq].append(neighbour)
@@ -242,7 +245,8 @@ def cursor(scope: Scope, question: Question, found: Found, shown: int) -> str:
     if not shown or (shown == len(found.hits) and not found.more):
         return ""
     last = found.hits[shown - 1]
-    content = [found.upto, last.score, last.episode.seq, question.given + shown, _fingerprint(scope, question)]
+    score = last.score if question.query.strip() else _microseconds(last.episode.occurred_at)
+    content = [found.upto, score, last.episode.seq, question.given + shown, _fingerprint(scope, question)]
     return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
 
@@ -251,13 +255,27 @@ def resumed(scope: Scope, question: Question, given: str) -> Question:
     try:
         upto, score, seq, count, fingerprint = json.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
         going_on = replace(question, upto=int(upto), after=(float(score), int(seq)), given=min(int(count), MOST_GIVEN))
-    except (binascii.Error, ValueError, TypeError):
+    except (binascii.Error, ValueError, TypeError, OverflowError, RecursionError):
         raise InvalidCursor("cursor: not a cursor of this server. Leave it out to start from the first page.") from None
     if fingerprint != _fingerprint(scope, question):
         raise InvalidCursor(
             "cursor: it belongs to another search. Repeat query, filter, range and order exactly, or leave the cursor out."
         )
     return going_on
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _moment(microseconds: float) -> datetime:
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise InvalidCursor("cursor: not a cursor of this server.") from None
 
 
 def _fingerprint(scope: Scope, question: Question) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import platformdirs
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from mcp_memory.errors import SettingsError
@@ -77,7 +77,9 @@ class Settings(BaseSettings):
     """Where `serve --http` listens, on this machine only."""
     log_level: str = "WARNING"
     """DEBUG, INFO, WARNING, ERROR or CRITICAL; the log goes to stderr."""
-    no_sqlite_extensions: bool = Field(False, validation_alias="FORCE_NO_SQLITE_EXTENSIONS")
+    no_sqlite_extensions: bool = Field(
+        False, validation_alias=AliasChoices("FORCE_NO_SQLITE_EXTENSIONS", "no_sqlite_extensions")
+    )
     """Behave as a Python that cannot load SQLite extensions: the same answers, without sqlite-vec."""
 
     @field_validator("timezone")

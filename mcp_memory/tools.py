@@ -225,7 +225,7 @@ class Tools:
         what earlier conversations say about the query. Call it once at the start of a turn instead of several others."""
         memory = await self._running()
         context = await memory.context(
-            self._scope(user_id), _searchable(query), _id(session_id, "session_id"), max_tokens
+            self._scope(user_id), _searchable(query), _id(session_id, "session_id"), max_tokens, answers.context_cost
         )
         return _reply(answers.context(context))
 

@@ -173,10 +173,21 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A feature with its row number in the store."""
+    """A feature as the store keeps it: its row, the decision that stated it, and whether its slot holds one at a time."""
 
     row: int
+    decision: int
+    single: bool
     feature: Feature
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A decision that ended what a slot held, or only the fact with `value`, when it was said."""
+
+    decision: int
+    said_at: datetime
+    value: str
 
 
 @dataclass(frozen=True, slots=True)

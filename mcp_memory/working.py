@@ -36,7 +36,11 @@ def window(tx: Tx, session_id: str, tokens: int, idle: timedelta) -> Window:
     if not episodes or (idle and tx.now - max(episode.created_at for episode in episodes) > idle):
         return Window((), "")
     kept, left = _split(_unbroken(episodes), tokens)
-    summary = tx.summaries.of(session_id) if left else None
+    if not left:
+        return Window(tuple(kept), "")
+    if tx.log.expires():  # what is written down may tell of something that has expired since
+        return Window(tuple(kept), summarise(left, int(tokens * _SUMMARY_SHARE)))
+    summary = tx.summaries.of(session_id)
     return Window(tuple(kept), summary.text if summary else "")
 
 

@@ -109,7 +109,6 @@ async def test_an_older_ending_stored_later_does_not_end_a_newer_fact(memory: Me
     assert any("coffee" in value for value in await values(memory, scope))
 
 
-# fails: an ending that ends nothing yet is not kept (profile.py, _end)
 async def test_a_later_ending_stored_first_ends_an_older_statement(memory: Memory, scope: Scope) -> None:
     await say(memory, scope, "I gave up coffee", 10)
     await say(memory, scope, "I love coffee", 0)
@@ -207,7 +206,6 @@ async def test_what_a_forgotten_statement_had_superseded_stands_again(memory: Me
     assert (fact.value, fact.valid_to, fact.superseded_by) == ("lives in Ghent", None, "")
 
 
-# fails: what the middle had ended stands again without an end (store/facts.py, remove)
 async def test_forgetting_the_middle_of_three_leaves_one_current_fact(memory: Memory, scope: Scope) -> None:
     await say(memory, scope, "I live in Ghent", 0)
     moved = await say(memory, scope, "I live in Turku", 10)
@@ -217,7 +215,6 @@ async def test_forgetting_the_middle_of_three_leaves_one_current_fact(memory: Me
     assert await values(memory, scope, as_of=day(15)) == ["lives in Ghent"]
 
 
-# fails: only a superseded fact is restored, not one that was ended (store/facts.py)
 async def test_what_a_forgotten_ending_had_ended_stands_again(memory: Memory, scope: Scope) -> None:
     await say(memory, scope, "I love coffee", 0)
     ended = await say(memory, scope, "I gave up coffee", 10)

@@ -38,7 +38,6 @@ def test_an_empty_variable_is_not_given(file: Path, monkeypatch: pytest.MonkeyPa
     assert load().user_id == "file"
 
 
-# fails for the file and the flag: the field is known by its alias alone (settings.py)
 @pytest.mark.parametrize("given", ["environment", "file", "flag"])
 def test_extensions_can_be_done_without(file: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     assert not load().no_sqlite_extensions

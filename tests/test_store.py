@@ -122,7 +122,9 @@ async def test_positions_only_grow_over_all_scopes_and_are_never_given_twice(sto
     await store.write(other, lambda tx: tx.log.remove([given[-1]]))
     given += await seqs(store, scope, "four")
     given.append(
-        await store.write(scope, lambda tx: tx.log.decide("hand", AddFeature("profile", "likes", "tea", "tea")))
+        await store.write(
+            scope, lambda tx: tx.log.decide("hand", AddFeature("profile", "likes", "tea", "tea"), 1, tx.now)
+        )
     )
     given += await seqs(store, scope, "five")
     assert given == sorted(set(given))
@@ -168,7 +170,7 @@ async def test_decisions_keep_their_source_command_and_citations(store: Store, s
         DeleteFeature("profile", "likes", "tea", "", (cited[1],)),
     ]
     for command in commands:
-        await store.write(scope, lambda tx, command=command: tx.log.decide("rules", command))
+        await store.write(scope, lambda tx, command=command: tx.log.decide("rules", command, 1, tx.now))
     decisions = await store.read(scope, lambda tx: tx.log.decisions())
     assert [decision.command for decision in decisions] == commands
     assert {decision.source for decision in decisions} == {"rules"}
@@ -239,7 +241,6 @@ async def test_a_stamped_utterance_is_the_same_at_any_time_later(store: Store, s
     assert (await append(store, scope, replace(SAID, occurred_at=elsewhere)))[0].duplicate
 
 
-# fails: `created_at = occurred_at` is taken for 'not stamped' (store/log.py, _repeated)
 async def test_a_stamp_of_this_very_moment_is_a_stamp(store: Store, scope: Scope, clock: Clock) -> None:
     stamped = replace(SAID, occurred_at=clock())
     await append(store, scope, stamped)
@@ -433,9 +434,11 @@ async def test_a_field_that_nobody_used_is_an_error_also_where_others_use_it(sto
 
 
 async def test_the_newest_come_by_the_time_they_were_said(store: Store, chosen: Scope) -> None:
-    page = await store.read(chosen, lambda tx: tx.log.newest(Selection(), 3))
+    page = await store.read(chosen, lambda tx: tx.log.newest(Selection(), 3, tx.log.position()))
     assert [episode.content for episode in page] == ["e", "d", "c"]
-    rest = await store.read(chosen, lambda tx: tx.log.newest(Selection(), 3, page[-1].seq))
+    rest = await store.read(
+        chosen, lambda tx: tx.log.newest(Selection(), 3, tx.log.position(), (page[-1].occurred_at, page[-1].seq))
+    )
     assert [episode.content for episode in rest] == ["b", "a"]
 
 
@@ -469,7 +472,6 @@ async def test_the_parts_of_a_scope_cannot_be_moved_into_each_other(store: Store
         assert await select(store, other) == []
 
 
-# fails: remove() does not ask for the scope (store/log.py)
 async def test_removing_by_the_positions_of_another_scope_removes_nothing(store: Store, scope: Scope) -> None:
     given = await seqs(store, scope, Message("mine", metadata={"area": "food"}))
     other = replace(scope, user="bo")
@@ -542,7 +544,6 @@ async def test_each_failure_doubles_the_wait_up_to_a_bound(store: Store, scope: 
     assert cursor.reason == "broken"
 
 
-# fails: reset() leaves the reason (store/cursors.py)
 async def test_a_view_set_back_has_no_old_failure(store: Store, scope: Scope) -> None:
     await store.write(scope, lambda tx: tx.cursors.fail("v", "broken"))
     await store.write(scope, lambda tx: tx.cursors.reset("v"))
@@ -662,14 +663,19 @@ def exact(
     }
 
 
+TIE = 0.01
+"""What 8 bits a dimension can move a cosine by, in the few dimensions of these tests."""
+
+
 def right(found: Cosines, expected: Cosines, limit: int = 10) -> None:
     """Only what is allowed, each with its cosines, and among it all of the `limit` that are nearest."""
     assert found.keys() <= expected.keys()
     for seq, cosines in found.items():
         for cosine, wanted in zip(cosines, expected[seq], strict=True):
-            assert abs(max(0.0, cosine) - max(0.0, wanted)) < 2e-3
-    nearest = sorted(expected, key=lambda seq: -max(expected[seq]))[:limit]
-    assert set(nearest) <= found.keys()
+            assert abs(max(0.0, cosine) - max(0.0, wanted)) < TIE
+    closeness = sorted((max(cosines) for cosines in expected.values()), reverse=True)
+    least = closeness[limit - 1] if len(closeness) >= limit else -1.0
+    assert {seq for seq, cosines in expected.items() if max(cosines) > least + TIE} <= found.keys()
 
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "by the index or a scan"])
@@ -695,7 +701,6 @@ async def test_the_nearest_are_the_nearest_within_what_is_asked(
     assert await store.read(scope, lambda tx: tx.vectors("e").count()) == 600
 
 
-# fails: vec0 chooses before `upto` is applied (store/vectors.py, _nearest_indexed)
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "by the index or a scan"])
 async def test_what_came_later_does_not_crowd_out_what_is_asked_up_to_a_position(
     store: Store, scope: Scope, monkeypatch: pytest.MonkeyPatch, in_memory: bool

@@ -287,4 +287,4 @@ def test_a_line_that_cannot_be_read_is_named_and_nothing_is_taken_in(
     result = run("import", "-", code=2, input=file_of(*lines))
     assert f"line {number}: " in result.stderr
     assert said in result.stderr
-    assert not (tmp_path / "data").exists()
+    assert json.loads(run("stats", "--json").stdout)["episodes"] == 0

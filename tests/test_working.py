@@ -122,7 +122,6 @@ async def test_a_window_left_idle_is_empty_until_somebody_speaks(memory: Memory,
     assert [episode.content for episode in (await memory.session(scope, "s")).episodes] == ["before", "after"]
 
 
-# fails: the summary knows no expiry (working.py)
 async def test_a_summary_is_one_of_what_still_lives(memory: Memory, scope: Scope, clock: Clock) -> None:
     expires = clock() + timedelta(days=1)
     await memory.add(scope, [turn(-1, "The xylograph hangs in the orchard with the bees", expires_at=expires)])

@@ -59,7 +59,8 @@ class Cursors:
         """Set a view back, so that it derives again what comes after `position`."""
         self._begin(view)
         self._db.execute(
-            "UPDATE cursors SET position = min(position, ?), failures = 0, retry_at = 0 WHERE scope = ? AND view = ?",
+            "UPDATE cursors SET position = min(position, ?), owner = '', owned_until = 0, failures = 0, retry_at = 0, "
+            "reason = '' WHERE scope = ? AND view = ?",
             (position, self._scope, view),
         )
 

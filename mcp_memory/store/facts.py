@@ -13,7 +13,7 @@ from mcp_memory.store.keys import Keys, id_of, ident_of
 from mcp_memory.store.log import micros, moment
 from mcp_memory.types import AddFeature, DeleteFeature, Fact, Feature
 
-_COLUMNS = "id, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body"
+_COLUMNS = "id, decision, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body"
 
 
 class Facts:
@@ -35,17 +35,14 @@ class Facts:
 
     # ---- writing
 
-    def insert(
-        self, command: AddFeature, source: str, decision: int, valid_from: datetime, valid_to: datetime | None = None
-    ) -> int:
-        """Write a fact; its row. The id follows from what is said and when, so that a replay gives the same ids."""
+    def insert(self, command: AddFeature, source: str, decision: int, valid_from: datetime) -> None:
+        """Write a fact. Its id follows from what is said and when, so that a replay gives the same ids."""
         statement = self.statement(command)
         ident = self._keys.of("fact", str(self._scope), str(statement), str(micros(valid_from))) & (2**50 - 1)
         self._db.execute(
-            """INSERT INTO facts(ident, scope, slot, statement, source, decision, importance, confidence,
-               valid_from, valid_to, verified_at)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE
-               SET valid_to = excluded.valid_to, decision = excluded.decision""",
+            """INSERT INTO facts(ident, scope, slot, statement, source, decision, importance, confidence, valid_from,
+               verified_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE
+               SET decision = excluded.decision""",
             (
                 ident,
                 self._scope,
@@ -56,13 +53,10 @@ class Facts:
                 command.importance,
                 command.confidence,
                 micros(valid_from),
-                None if valid_to is None else micros(valid_to),
                 micros(valid_from),
             ),
         )
-        row: int = self._db.row("SELECT id FROM facts WHERE ident = ?", (ident,))
-        self.cite(row, command.citations)
-        return row
+        self.cite(self._db.row("SELECT id FROM facts WHERE ident = ?", (ident,)), command.citations)
 
     def cite(self, row: int, seqs: Sequence[int]) -> None:
         """Let a fact, and the decision that holds its text, rest on these episodes too."""
@@ -81,28 +75,24 @@ class Facts:
         )
         self.cite(row, command.citations)
 
-    def end(self, row: int, at: datetime, by: int | None = None) -> None:
+    def end(self, row: int, at: datetime | None, by: int | None) -> None:
+        """Let a fact end at a moment, superseded by another or not; None lets it stand."""
         self._db.execute(
-            "UPDATE facts SET valid_to = max(valid_from, ?), superseded_by = ? WHERE id = ?", (micros(at), by, row)
+            "UPDATE facts SET valid_to = ?, superseded_by = ? WHERE id = ?",
+            (None if at is None else micros(at), by, row),
         )
 
     def remove(self, rows: Sequence[int]) -> list[int]:
-        """Take facts out for good and let what they had superseded stand again; the positions of their decisions."""
-        listed = (json.dumps(rows),)
+        """Take facts out for good; the positions of their decisions."""
         decisions = self._db.rows(
-            "SELECT f.decision FROM json_each(?) j CROSS JOIN facts f ON f.id = j.value WHERE f.decision > 0", listed
-        )
-        self._db.execute(
-            "UPDATE facts SET valid_to = NULL, superseded_by = NULL WHERE scope = ? "
-            "AND superseded_by IN (SELECT value FROM json_each(?))",
-            (self._scope, *listed),
+            "SELECT f.decision FROM json_each(?) j CROSS JOIN facts f ON f.id = j.value", (json.dumps(rows),)
         )
         self._db.executemany("DELETE FROM citations WHERE item = ? AND decision = 0", [(row,) for row in rows])
         self._db.executemany("DELETE FROM facts WHERE id = ?", [(row,) for row in rows])
         return [seq for (seq,) in decisions]
 
-    def remove_unsupported(self, seqs: Sequence[int]) -> int:
-        """Take out the facts that rest on nothing but these episodes; how many. Others lose the citation only."""
+    def remove_unsupported(self, seqs: Sequence[int]) -> None:
+        """Take out the facts that rest on nothing but these episodes. Others lose the citation only."""
         rows = self._db.rows(
             """SELECT DISTINCT c.item FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item > 0
                WHERE NOT EXISTS (SELECT 1 FROM citations o WHERE o.item = c.item
@@ -113,7 +103,6 @@ class Facts:
         self._db.execute(
             "DELETE FROM citations WHERE item > 0 AND seq IN (SELECT value FROM json_each(?))", (json.dumps(seqs),)
         )
-        return len(rows)
 
     def clear(self, source: str = "") -> None:
         rows = self._db.rows("SELECT id FROM facts WHERE scope = ? AND ? IN ('', source)", (self._scope, source))
@@ -148,6 +137,16 @@ class Facts:
             (self._scope, json.dumps(list(decisions))),
         )
 
+    def living(self, now: datetime) -> list[Fact]:
+        """`all`, without the facts of which every citation is past its time to live."""
+        return self._facts(
+            """WHERE scope = ? AND (NOT EXISTS (SELECT 1 FROM citations c WHERE c.item = id) OR EXISTS
+                 (SELECT 1 FROM citations c CROSS JOIN episodes e ON e.seq = c.seq
+                  WHERE c.item = id AND (e.expires_at IS NULL OR e.expires_at > ?)))
+               ORDER BY importance DESC, valid_from DESC, id DESC""",
+            (self._scope, micros(now)),
+        )
+
     def count(self) -> int:
         counted: int = self._db.row("SELECT count(*) FROM facts WHERE scope = ?", (self._scope,))
         return counted
@@ -157,12 +156,10 @@ class Facts:
         found = self._facts("WHERE ident = ? AND scope = ?", (ident, self._scope)) if ident is not None else []
         return found[0] if found else None
 
-    def cited(self, row: int) -> list[int]:
-        return [seq for (seq,) in self._db.rows("SELECT seq FROM citations WHERE item = ? ORDER BY seq", (row,))]
-
-    def statement_of(self, row: int) -> int:
-        statement: int = self._db.row("SELECT statement FROM facts WHERE id = ?", (row,))
-        return statement
+    def keys_of(self, row: int) -> tuple[int, int]:
+        """The slot and the statement of a fact."""
+        slot, statement = self._db.row("SELECT slot, statement FROM facts WHERE id = ?", (row,))
+        return slot, statement
 
     def _facts(self, rest: str, values: tuple[Any, ...]) -> list[Fact]:
         rows = self._db.rows(f"SELECT {_COLUMNS} FROM facts CROSS JOIN texts ON position = decision {rest}", values)
@@ -173,14 +170,16 @@ class Facts:
             (json.dumps([row[0] for row in rows]),),
         ):
             cited.setdefault(item, []).append(id_of("e", ident))
-        idents = {row[0]: row[1] for row in rows}
-        return [Fact(row[0], _feature(row, cited.get(row[0], []), idents)) for row in rows]
+        idents = {row[0]: row[2] for row in rows}
+        return [_fact(row, cited.get(row[0], []), idents) for row in rows]
 
 
-def _feature(row: Sequence[Any], cited: list[str], idents: dict[int, int]) -> Feature:
-    _, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body = row
+def _fact(row: Sequence[Any], cited: list[str], idents: dict[int, int]) -> Fact:
+    number, decision, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body = (
+        row
+    )
     command = json.loads(body)
-    return Feature(
+    feature = Feature(
         id=id_of("f", ident),
         category=command["category"],
         tag=command["tag"],
@@ -196,6 +195,7 @@ def _feature(row: Sequence[Any], cited: list[str], idents: dict[int, int]) -> Fe
         verified_at=None if verified_at is None else moment(verified_at),
         source=source,
     )
+    return Fact(number, decision, command["single"], feature)
 
 
 def _folded(text: str) -> str:

@@ -33,7 +33,7 @@ class Keys:
     def _digest(self, parts: tuple[str, ...], size: int) -> bytes:
         digest = hashlib.blake2b(key=self._secret, digest_size=size)
         for part in parts:
-            data = part.encode("utf-8")
+            data = part.encode("utf-8", "surrogatepass")
             digest.update(len(data).to_bytes(8, "big"))
             digest.update(data)
         return digest.digest()

@@ -21,6 +21,7 @@ from mcp_memory.types import (
     Compare,
     Decision,
     DeleteFeature,
+    Ending,
     Episode,
     Filter,
     In,
@@ -83,7 +84,7 @@ class Log:
         ]
         self._texts.put((episode.seq, _body(episode)) for episode, _, _ in entries)
         self._db.executemany(
-            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     episode.seq,
@@ -100,6 +101,7 @@ class Log:
                     self._voice(message),
                     episode.importance,
                     episode.learn,
+                    message.occurred_at is not None,
                     len(episode.content),
                 )
                 for episode, message, utterance in entries
@@ -169,9 +171,9 @@ class Log:
     def _repeated(self, message: Message, utterance: int, before: int) -> int | None:
         """The position of the episode that this message says again."""
         if message.occurred_at is not None:
-            where, moment = "occurred_at = ? AND created_at <> occurred_at", micros(message.occurred_at)
+            where, moment = "occurred_at = ? AND stamped", micros(message.occurred_at)
         else:
-            where, moment = "created_at > ? AND created_at = occurred_at", micros(self._now - REPEAT_WITHIN)
+            where, moment = "created_at > ? AND NOT stamped", micros(self._now - REPEAT_WITHIN)
         seq: int | None = self._db.row(
             f"SELECT max(seq) FROM episodes INDEXED BY episodes_utterance WHERE utterance = ? AND scope = ? AND {where}",
             (utterance, self._scope, moment),
@@ -194,17 +196,39 @@ class Log:
     def _voice(self, message: Message) -> int:
         return self._keys.often("voice", message.role, message.speaker)
 
-    def decide(self, source: str, command: Command) -> int:
-        """Append a decision; its position."""
+    def decide(self, source: str, command: Command, slot: int, said_at: datetime) -> int:
+        """Append a decision about a slot of the profile; its position."""
         (seq,) = self._texts.positions(1)
-        body = {"command": "add" if isinstance(command, AddFeature) else "delete", **asdict(command)}
+        ends = isinstance(command, DeleteFeature)
+        body = {"command": "delete" if ends else "add", **asdict(command)}
         del body["citations"]
         self._texts.put([(seq, body)])
-        self._db.execute("INSERT INTO decisions VALUES (?, ?, ?, ?)", (seq, self._scope, source, micros(self._now)))
+        self._db.execute(
+            "INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (seq, self._scope, source, micros(self._now), slot, micros(said_at), ends),
+        )
         self._db.executemany(
             "INSERT OR IGNORE INTO citations VALUES (0, ?, ?)", [(seq, cited) for cited in command.citations]
         )
         return seq
+
+    def endings(self, slot: int) -> list[Ending]:
+        """What ended facts of a slot, or would have, in the order in which it was said."""
+        rows = self._db.rows(
+            f"SELECT seq, said_at, body FROM decisions {_TEXTS} WHERE scope = ? AND slot = ? AND ends "
+            "ORDER BY said_at, seq",
+            (self._scope, slot),
+        )
+        return [Ending(seq, moment(said_at), json.loads(body)["value"]) for seq, said_at, body in rows]
+
+    def slots(self, seqs: Sequence[int]) -> list[int]:
+        """The slots of the profile about which something was decided from these episodes."""
+        rows = self._db.rows(
+            "SELECT DISTINCT d.slot FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item = 0 "
+            "CROSS JOIN decisions d ON d.seq = c.decision WHERE d.scope = ?",
+            (json.dumps(seqs), self._scope),
+        )
+        return [slot for (slot,) in rows]
 
     def entomb(self, keys: Iterable[int]) -> None:
         """Remember that what these keys stand for was forgotten, as of now."""
@@ -222,14 +246,14 @@ class Log:
 
     def remove(self, seqs: Sequence[int]) -> None:
         """Take episodes out for good, and the decisions that rested on nothing else; leaves their tombstones."""
-        idents = self._db.rows(
-            "SELECT e.ident FROM json_each(?) j CROSS JOIN episodes e ON e.seq = j.value", (json.dumps(seqs),)
-        )
+        episodes = self.at(seqs)
+        seqs = [episode.seq for episode in episodes]
+        idents = [(ident_of("e", episode.id),) for episode in episodes]
         self.entomb(self._keys.of("episode", str(ident)) for (ident,) in idents)
         listed = (json.dumps(seqs),)
         self._db.executemany(
             "DELETE FROM labels WHERE scope = ? AND field = ? AND value = ? AND seq = ?",
-            [label for episode in self.at(seqs) for label in self._labels(episode)],
+            [label for episode in episodes for label in self._labels(episode)],
         )
         orphaned = self._db.rows(
             """SELECT DISTINCT c.decision FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item = 0
@@ -318,17 +342,21 @@ class Log:
         kind = AddFeature if body.pop("command") == "add" else DeleteFeature
         return Decision(seq, source, moment(created_at), kind(**body, citations=citations))
 
-    def session(
-        self, session_id: str, *, kinds: Sequence[str], newest: int = 200, since: datetime | None = None
-    ) -> list[Episode]:
-        """The newest episodes of a session, oldest first."""
+    def session(self, session_id: str, *, kinds: Sequence[str], newest: int) -> list[Episode]:
+        """The newest episodes of a session that have not expired, oldest first."""
         rows = self._db.rows(
-            f"SELECT {_COLUMNS} FROM episodes {_TEXTS} WHERE scope = ? AND session = ? AND occurred_at >= ? "
-            "AND kind IN (SELECT value FROM json_each(?)) ORDER BY occurred_at DESC, seq DESC LIMIT ?",
-            (self._scope, self._keys.often("session", session_id), micros(since) if since else -(2**62),
-             json.dumps(list(kinds)), newest),
-        )  # fmt: skip
+            f"SELECT {_COLUMNS} FROM episodes {_TEXTS} WHERE scope = ? AND session = ? "
+            "AND (expires_at IS NULL OR expires_at > ?) AND kind IN (SELECT value FROM json_each(?)) "
+            "ORDER BY occurred_at DESC, seq DESC LIMIT ?",
+            (self._scope, self._keys.often("session", session_id), micros(self._now), json.dumps(list(kinds)), newest),
+        )
         return [_episode(row) for row in reversed(rows)]
+
+    def expires(self) -> bool:
+        """Whether anything in the scope has a time to live."""
+        return bool(
+            self._db.row("SELECT 1 FROM episodes WHERE scope = ? AND expires_at IS NOT NULL LIMIT 1", (self._scope,))
+        )
 
     def sessions(self) -> list[tuple[str, int]]:
         """The scope's sessions with their number of episodes, the latest first."""
@@ -340,36 +368,38 @@ class Log:
         )
         return [(session_id or "", count) for session_id, count in rows]
 
-    def newest(self, selection: Selection, limit: int, before: int | None = None) -> list[Episode]:
-        """What a selection holds, the latest said first; `before` is a position to go on from."""
+    def newest(
+        self, selection: Selection, limit: int, upto: int, before: tuple[datetime, int] | None = None
+    ) -> list[Episode]:
+        """What a selection holds up to a position of the log, the latest said first; `before` is the time and position
+        of the one to go on from."""
         condition, values = self.condition(selection)
+        condition, values = f"{condition} AND seq <= ?", (*values, upto)
         if before is not None:
-            anchor = self._db.row("SELECT occurred_at FROM episodes WHERE seq = ?", (before,))
-            if anchor is not None:
-                condition += " AND (occurred_at, seq) < (?, ?)"
-                values += (anchor, before)
+            condition, values = f"{condition} AND (occurred_at, seq) < (?, ?)", (*values, micros(before[0]), before[1])
         return self._episodes(f"WHERE {condition} ORDER BY occurred_at DESC, seq DESC LIMIT ?", (*values, limit))
 
-    def neighbours(self, seqs: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """What stands directly before and after each of these in its session: two mappings of positions."""
+    def neighbours(self, seqs: Iterable[int], upto: int | None = None) -> tuple[dict[int, int], dict[int, int]]:
+        """What stands directly before and after each of these in its session, as of a position of the log: two mappings
+        of positions."""
         listed = list(seqs)
-        return self.preceding(listed), self.following(listed)
+        return self.preceding(listed, upto), self.following(listed, upto)
 
-    def preceding(self, seqs: Iterable[int]) -> dict[int, int]:
+    def preceding(self, seqs: Iterable[int], upto: int | None = None) -> dict[int, int]:
         """What stands directly before each of these in its session, if anything does."""
-        return self._beside(seqs, "<", "DESC")
+        return self._beside(seqs, "<", "DESC", upto)
 
-    def following(self, seqs: Iterable[int]) -> dict[int, int]:
+    def following(self, seqs: Iterable[int], upto: int | None = None) -> dict[int, int]:
         """What stands directly after each of these in its session, if anything does."""
-        return self._beside(seqs, ">", "ASC")
+        return self._beside(seqs, ">", "ASC", upto)
 
-    def _beside(self, seqs: Iterable[int], side: str, order: str) -> dict[int, int]:
+    def _beside(self, seqs: Iterable[int], side: str, order: str, upto: int | None) -> dict[int, int]:
         return dict(
             self._db.rows(
                 f"""SELECT e.seq, b.seq FROM json_each(:seqs) j CROSS JOIN episodes e ON e.seq = j.value
                 CROSS JOIN episodes b ON b.seq = (
                   SELECT seq FROM episodes n WHERE n.scope = e.scope AND n.session = e.session
-                  AND (n.occurred_at, n.seq) {side} (e.occurred_at, e.seq)
+                  AND (n.occurred_at, n.seq) {side} (e.occurred_at, e.seq) AND n.seq <= :upto
                   ORDER BY n.occurred_at {order}, n.seq {order} LIMIT 1)
                 WHERE e.scope = :scope
                 AND (e.session <> :unnamed OR abs(e.occurred_at - b.occurred_at) <= :silence)""",
@@ -378,6 +408,7 @@ class Log:
                     "scope": self._scope,
                     "unnamed": self._keys.often("session", ""),
                     "silence": SILENCE // timedelta(microseconds=1),
+                    "upto": 2**62 if upto is None else upto,
                 },
             )
         )
@@ -386,10 +417,7 @@ class Log:
 
     def matching(self, selection: Selection) -> list[int] | None:
         """The positions that a selection holds; None where it is everything."""
-        expiring = self._db.row(
-            "SELECT 1 FROM episodes WHERE scope = ? AND expires_at IS NOT NULL LIMIT 1", (self._scope,)
-        )
-        if not selection and not expiring:
+        if not selection and not self.expires():
             return None
         return self.selected(selection)
 

@@ -50,7 +50,7 @@ CREATE TABLE episodes (
   session INTEGER NOT NULL, agent INTEGER NOT NULL, role TEXT NOT NULL, kind TEXT NOT NULL,
   occurred_at INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER,
   utterance INTEGER NOT NULL, voice INTEGER NOT NULL, importance REAL NOT NULL, learn INTEGER NOT NULL,
-  length INTEGER NOT NULL
+  stamped INTEGER NOT NULL, length INTEGER NOT NULL
 );
 
 CREATE UNIQUE INDEX episodes_ident ON episodes(ident);
@@ -71,10 +71,11 @@ CREATE TABLE labels (
 ) WITHOUT ROWID;
 
 CREATE TABLE decisions (
-  seq INTEGER PRIMARY KEY, scope INTEGER NOT NULL REFERENCES scopes, source TEXT NOT NULL, created_at INTEGER NOT NULL
+  seq INTEGER PRIMARY KEY, scope INTEGER NOT NULL REFERENCES scopes, source TEXT NOT NULL, created_at INTEGER NOT NULL,
+  slot INTEGER NOT NULL, said_at INTEGER NOT NULL, ends INTEGER NOT NULL
 );
 
-CREATE INDEX decisions_scope ON decisions(scope);
+CREATE INDEX decisions_slot ON decisions(scope, slot);
 
 CREATE TABLE tombstones (
   seq INTEGER NOT NULL, scope INTEGER NOT NULL REFERENCES scopes, key INTEGER NOT NULL, PRIMARY KEY (scope, key)

@@ -142,9 +142,10 @@ class SQLiteStore:
                 for view in views
                 for row in connection.rows(
                     """SELECT s.org, s.project, s.user FROM scopes s LEFT JOIN cursors c ON c.scope = s.id AND c.view = ?
-                       WHERE coalesce(c.retry_at, 0) <= ? AND EXISTS
-                         (SELECT 1 FROM episodes e WHERE e.scope = s.id AND e.seq > coalesce(c.position, 0))""",
-                    (view, now),
+                       WHERE coalesce(c.retry_at, 0) <= ? AND (EXISTS
+                         (SELECT 1 FROM episodes e WHERE e.scope = s.id AND e.seq > coalesce(c.position, 0))
+                         OR EXISTS (SELECT 1 FROM marks m WHERE m.scope = s.id AND m.view = ?))""",
+                    (view, now, view),
                 )
             ]
 

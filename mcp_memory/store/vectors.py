@@ -217,7 +217,7 @@ class Vectors:
                 "model under the same name. Use its own name, or run `mcp-memory rebuild vectors`."
             )
         last: int = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'derivatives'") or 0
-        packed = Packed.of(np.nan_to_num(stacked))
+        packed = Packed.of(np.where(usable[:, None], stacked, 0))
         rows = [
             (
                 self._embedder,
@@ -359,11 +359,20 @@ class Vectors:
                 limits=1, user_api="blas"
             ):  # more of them spin, on a busy machine for long
                 return rows.close(query, allowed) if len(rows.seqs) else FAR
-        if self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62):
+        indexed = self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62)
+        if indexed and (within is not None or not self._goes_beyond(upto)):  # vec0 chooses before `upto` could
             seqs = self._nearest_indexed(query, limit, within, upto)
         else:
             seqs = self._nearest_scanned(query, limit, within, upto)
         return self._compared(query, seqs)
+
+    def _goes_beyond(self, upto: int) -> bool:
+        """Whether anything was derived from later episodes."""
+        last = self._db.row(
+            "SELECT max(seq) FROM (SELECT seq FROM derivatives WHERE embedder = ? AND scope = ? ORDER BY id DESC LIMIT 64)",
+            (self._embedder, self._scope),
+        )
+        return (last or 0) > upto
 
     def _compared(self, query: Vector, seqs: Sequence[int]) -> Close:
         """These episodes, compared exactly."""
@@ -388,7 +397,7 @@ class Vectors:
         """The scope's vectors as of this snapshot; None where there are too many to keep."""
         with self._matrices.lock:
             matrix = self._matrices.of(self._embedder, self._scope, self._epoch)
-            if matrix.epoch != self._epoch:
+            if matrix.epoch < self._epoch:  # a reader of an older snapshot leaves it as it is
                 ids = self._db.rows(
                     "SELECT id FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
                 )
