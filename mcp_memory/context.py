@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcp_memory import text
-from mcp_memory.rules import INSTRUCTIONS_TAG
-from mcp_memory.types import Episode, Feature, Hit, Lag
+from mcp_memory.types import INSTRUCTIONS_TAG, Episode, Feature, Hit, Lag
 from mcp_memory.working import Window
 
 Slot = Literal["constraints", "working", "profile", "recall"]

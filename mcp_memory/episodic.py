@@ -44,9 +44,13 @@ def admit(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
         if text.is_blank(content):
             raise InvalidInput(f"{which}content is empty: say what to remember.")
         replaced += names
-        cleaned = {name: _cleaned(getattr(message, name)) for name in _CARRIED}
-        cleaned["speaker"] = cleaned["speaker"].strip()[:_MAX_NAME]
-        admitted.append(replace(message, content=content, **cleaned))
+        carried = {name: _cleaned(value) for name in _CARRIED if (value := getattr(message, name))}
+        if message.speaker:
+            carried["speaker"] = carried["speaker"].strip()[:_MAX_NAME]
+        changed = {name: value for name, value in carried.items() if value != getattr(message, name)}
+        if changed or content != message.content:
+            message = replace(message, content=content, **changed)
+        admitted.append(message)
     return admitted, replaced
 
 

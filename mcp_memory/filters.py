@@ -129,10 +129,16 @@ def canonical(value: Scalar) -> str:
 
 def labels(episode: Episode) -> list[tuple[str, str]]:
     """Every distinct (field, canonical value) by which an equality filter can find an episode; its id is left out."""
-    held = [(field, getattr(episode, field)) for field in _LABELLED]
-    found = [(field, value) for field, values in held if values not in ("", ()) for value in _canonicals(values)]
-    found += [(f"metadata.{key}", value) for key, held in episode.metadata.items() for value in _canonicals(held)]
-    return list(dict.fromkeys(found))
+    named = [(field, getattr(episode, field)) for field in _LABELLED]
+    named += [(f"metadata.{key}", value) for key, value in episode.metadata.items()]
+    found: dict[tuple[str, str], None] = {}
+    for field, held in named:
+        if isinstance(held, str):
+            if held:
+                found[field, f"s:{held}"] = None
+        elif held != ():
+            found |= dict.fromkeys((field, value) for value in _canonicals(held))
+    return list(found)
 
 
 def match(filter: Filter, episode: Episode) -> bool:

@@ -28,10 +28,14 @@ class RulesView:
         self._rules = rules
 
     def follow(self, tx: Tx, episodes: Sequence[Episode]) -> None:
+        names: list[str] | None = None
         for episode in episodes:
-            if is_testimony(episode, self._names(tx) if episode.speaker else ()):
+            if episode.speaker and names is None:
+                names = self._names(tx)
+            if is_testimony(episode, names or ()):
                 for command in self._rules.commands(episode.content, episode.seq):
                     decide(tx, self.name, command, episode.occurred_at)
+                    names = None  # it may have been the name
 
     def _names(self, tx: Tx) -> list[str]:
         """What the user has called themself so far, as facts ("is called Ann", "叫张三")."""

@@ -26,10 +26,10 @@ from mcp_memory.ranking import Ranking, Scored, Weights
 from mcp_memory.types import Hit, Question, Scope
 from mcp_memory.workers import Worker
 
-POOL = 200
+POOL = 100
 """Candidates that are read back and weighed by what stands in them."""
 
-LENDERS = 100
+LENDERS = 60
 """Candidates that lend their neighbours a part of their score."""
 
 COMMON = 0.1

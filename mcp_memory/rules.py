@@ -18,9 +18,6 @@ from typing import Any
 
 from mcp_memory.types import AddFeature, Command, DeleteFeature
 
-INSTRUCTIONS_TAG = "instructions"
-"""The tag of standing instructions: facts that bind the reader ("policy") rather than describe the user."""
-
 VALUE_LIMIT = 120
 SENTENCE_LIMIT = 400
 TEXT_LIMIT = 200_000

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-import Stemmer
+if TYPE_CHECKING:
+    import Stemmer
 
 MAX_SENTENCE = 400
 """Characters. Longer sentences are cut: an embedder's cost grows with length, and its sharpness falls."""
@@ -25,7 +27,8 @@ _CJK = (
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
-_ASCII_WORD = re.compile(r"[a-z0-9]+")  # what _WORD finds in plain ASCII, several times faster
+_ASCII_WORDS = bytes(ord(chr(i).lower()) if chr(i).isalnum() else 32 for i in range(128)) + bytes(128)
+"""Lower case and blanks: what `_WORD` finds in plain ASCII, many times faster."""
 _IS_CJK = re.compile(rf"[{_CJK}]")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？；…])[”’」』）]*\s*|\n+")
 _LABEL = re.compile(rf"([^\W{_CJK}][^:：\n]{{2,38}}|[{_CJK}][^:：\n，。]{{1,18}})(?:：|:\s)\s*(?=\S)")
@@ -44,12 +47,10 @@ STOP_WORDS = frozenset(
 )
 """English words that carry no subject: left out of queries, kept in the index."""
 
-_stemmer = Stemmer.Stemmer("porter")
-
 
 def clean(text: str) -> str:
     """The text with NUL and lone surrogates replaced by U+FFFD: SQLite stops at the one and cannot encode the other."""
-    return _UNSTORABLE.sub("\ufffd", text)
+    return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\ufffd", text)
 
 
 def is_blank(text: str) -> bool:
@@ -87,14 +88,14 @@ def words(text: str) -> list[str]:
     Pairs are what finds two-character words anywhere in a run that no space divides.
     """
     if text.isascii():
-        return [_stem(run[:MAX_WORD]) for run in _ASCII_WORD.findall(text.lower())]
+        return list(map(_stem, text.encode().translate(_ASCII_WORDS).decode().split()))
     folded: list[str] = []
     for run in _runs(text):
         if _IS_CJK.match(run):
             folded += [run[i : i + 2] for i in range(len(run) - 1)]
             folded += run
         else:
-            folded.append(_stem(run[:MAX_WORD]))
+            folded.append(_stem(run))
     return folded
 
 
@@ -109,7 +110,7 @@ def query_words(text: str) -> list[str]:
         elif run in STOP_WORDS:
             dropped[_stem(run)] = None
         else:
-            kept[_stem(run[:MAX_WORD])] = None
+            kept[_stem(run)] = None
     return list(kept or dropped)
 
 
@@ -160,5 +161,12 @@ def _runs(text: str) -> list[str]:
 
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
-    stem: str = _stemmer.stemWord(word)
+    stem: str = _stemmer().stemWord(word[:MAX_WORD])
     return stem
+
+
+@cache
+def _stemmer() -> Stemmer.Stemmer:
+    import Stemmer  # late: the handshake of a stdio server must not wait for it
+
+    return Stemmer.Stemmer("porter")

@@ -133,6 +133,10 @@ class Feature:
     source: str = ""
 
 
+INSTRUCTIONS_TAG = "instructions"
+"""The tag of standing instructions: facts that bind the reader ("policy") rather than describe the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class AddFeature:
     """State a fact. `citations` are log positions. With `single` true the slot holds one value at a time."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_memory.rules import INSTRUCTIONS_TAG, SENTENCE_LIMIT, VALUE_LIMIT, Rules
-from mcp_memory.types import AddFeature, DeleteFeature
+from mcp_memory.rules import SENTENCE_LIMIT, VALUE_LIMIT, Rules
+from mcp_memory.types import INSTRUCTIONS_TAG, AddFeature, DeleteFeature
 
 RULES = Rules.parse((Path(__file__).parents[1] / "prompts" / "rules.toml").read_text(encoding="utf-8"))
 

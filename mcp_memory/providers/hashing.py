@@ -33,17 +33,17 @@ class HashingEmbedder:
         pass
 
     def embed(self, texts: list[str], purpose: Purpose) -> npt.NDArray[np.float32]:
-        hashed = [[key for word in text.words(said) for key in _keys(word)] for said in texts]
-        rows = np.repeat(np.arange(len(texts)), [len(keys) for keys in hashed])
-        keys = np.array([key for keys in hashed for key in keys], np.int64)
+        hashed = [b"".join(map(_keys, text.words(said))) for said in texts]
+        rows = np.repeat(np.arange(len(texts)), [len(keys) // 8 for keys in hashed])
+        keys = np.frombuffer(b"".join(hashed), np.int64)
         places = rows * self.dimensions + (keys >> 1) % self.dimensions
-        counts = np.bincount(places, np.where(keys & 1, 1.0, -1.0), len(texts) * self.dimensions)
+        counts = np.bincount(places, (keys & 1) * 2.0 - 1.0, len(texts) * self.dimensions)
         return unit(counts.reshape(len(texts), self.dimensions).astype(np.float32))
 
 
 @lru_cache(_CACHED)
-def _keys(word: str) -> tuple[int, ...]:
-    """The hashes of a word and of its trigrams; the last bit is the sign, the others the place."""
+def _keys(word: str) -> bytes:
+    """The hashes of a word and of its trigrams, as 64-bit integers; the last bit is the sign, the others the place."""
     padded = f"<{word}>"
     grams = [padded[i : i + 3] for i in range(len(padded) - 2)] if len(word) > 3 else []
-    return tuple(zlib.crc32(gram.encode()) for gram in (word, *grams))
+    return np.array([zlib.crc32(gram.encode()) for gram in (word, *grams)], np.int64).tobytes()

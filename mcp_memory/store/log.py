@@ -78,18 +78,18 @@ class Log:
         was written elsewhere before."""
         if not messages:
             return []
-        entries = [
-            (self._episode(seq, message, ident, created_at), message, utterance)
-            for seq, (message, utterance) in zip(self._texts.positions(len(messages)), messages, strict=True)
-        ]
-        self._texts.put((episode.seq, _body(episode)) for episode, _, _ in entries)
+        entries = []
+        for seq, (message, utterance) in zip(self._texts.positions(len(messages)), messages, strict=True):
+            number = new_ident() if ident is None else ident
+            entries.append((self._episode(seq, message, id_of("e", number), created_at), message, utterance, number))
+        self._texts.put((episode.seq, _body(episode)) for episode, *_ in entries)
         self._db.executemany(
             "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     episode.seq,
                     self._scope,
-                    ident_of("e", episode.id),
+                    number,
                     self._keys.often("session", episode.session_id),
                     self._keys.often("agent", episode.agent_id),
                     episode.role,
@@ -104,19 +104,19 @@ class Log:
                     message.occurred_at is not None,
                     len(episode.content),
                 )
-                for episode, message, utterance in entries
+                for episode, message, utterance, number in entries
             ],
         )
         self._db.executemany(
             "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
-            [label for episode, _, _ in entries for label in self._labels(episode)],
+            [label for episode, *_ in entries for label in self._labels(episode)],
         )
-        self._seen |= {episode.seq: episode for episode, _, _ in entries}
-        return [episode for episode, _, _ in entries]
+        self._seen |= {episode.seq: episode for episode, *_ in entries}
+        return [episode for episode, *_ in entries]
 
-    def _episode(self, seq: int, message: Message, ident: int | None, created_at: datetime | None) -> Episode:
+    def _episode(self, seq: int, message: Message, id: str, created_at: datetime | None) -> Episode:
         return Episode(
-            id=id_of("e", new_ident() if ident is None else ident),
+            id=id,
             seq=seq,
             content=message.content,
             role=message.role,
