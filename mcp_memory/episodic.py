@@ -110,7 +110,7 @@ class _Turns:
 class VectorsView:
     """The vectors of one embedder: one a sentence, and one a turn together with the turn before it."""
 
-    batch = 64
+    batch = 128
 
     def __init__(self, embedder: Embedder, worker: Worker) -> None:
         self.embedder = embedder

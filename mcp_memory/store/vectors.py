@@ -58,7 +58,8 @@ class Packed:
         return Packed(raw[:, :4].copy().view(np.float32)[:, 0], raw[:, 4:].view(np.int8))
 
     def blobs(self) -> list[bytes]:
-        return [scale.tobytes() + digits.tobytes() for scale, digits in zip(self.scales, self.digits, strict=True)]
+        raw = np.hstack([self.scales[:, None].view(np.uint8), self.digits.view(np.uint8)])
+        return _rows_of(raw)
 
     def cosines(self, query: Vector) -> Vector:
         """Of each with a vector of unit length. Unpacked in pieces that stay in the processor's cache, which takes half
@@ -238,8 +239,8 @@ class Vectors:
                 self._catch_up_index()
             else:
                 ids = range(last + 1, last + 1 + len(rows))
-                quantised = _quantised(packed.vectors()[usable])
-                self._index([(id, self._scope, vector.tobytes()) for id, vector in zip(ids, quantised, strict=True)])
+                quantised = _rows_of(_quantised(packed.vectors()[usable]))
+                self._index([(id, self._scope, vector) for id, vector in zip(ids, quantised, strict=True)])
 
     def _dimensions(self) -> int:
         dimensions: int = self._db.row("SELECT dimensions FROM embedders WHERE id = ?", (self._embedder,))
@@ -268,7 +269,7 @@ class Vectors:
         )
         if rows:
             ids, scopes, blobs = zip(*rows, strict=True)
-            quantised = [vector.tobytes() for vector in _quantised(Packed.read(blobs).vectors())]
+            quantised = _rows_of(_quantised(Packed.read(blobs).vectors()))
             self._index(list(zip(ids, scopes, quantised, strict=True)))
 
     def _index(self, rows: Sequence[tuple[int, int, bytes]]) -> None:
@@ -457,6 +458,12 @@ class Vectors:
                 best += zip(similarities.tolist(), (seq for seq, _ in kept), strict=True)
                 best = sorted(best, reverse=True)[: _OVERSAMPLING * limit]
         return list(dict.fromkeys(seq for _, seq in best))
+
+
+def _rows_of(matrix: npt.NDArray[np.uint8] | npt.NDArray[np.int8]) -> list[bytes]:
+    """The bytes of each row."""
+    data, width = matrix.tobytes(), matrix.shape[1]
+    return [data[at : at + width] for at in range(0, len(data), width)]
 
 
 def _quantised(vectors: Vector) -> npt.NDArray[np.int8]:
