@@ -115,6 +115,9 @@ def _add(server: Server, turn: Turn) -> None:
     server.call("add_memory", content=turn.content, session_id=turn.session_id, timestamp=turn.timestamp)
 
 
+CONTENTS = """SELECT CAST(body AS TEXT) ->> '$.content' FROM episodes CROSS JOIN texts ON position = seq"""
+
+
 def _sound(path: Path, acknowledged: set[str]) -> Iterator[Any]:
     """The number of acknowledged texts that are not in the log; then name, wanted and got of each check of the file."""
     database = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
@@ -122,7 +125,7 @@ def _sound(path: Path, acknowledged: set[str]) -> Iterator[Any]:
     def one(sql: str) -> Any:
         return database.execute(sql).fetchall()[0][0]
 
-    stored = [content for (content,) in database.execute("SELECT content FROM episodes")]
+    stored = [content for (content,) in database.execute(CONTENTS)]
     yield len(acknowledged - set(stored))
     yield "stored twice", 0, len(stored) - len(set(stored))
     yield "integrity_check", "ok", one("PRAGMA integrity_check")

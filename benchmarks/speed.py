@@ -48,7 +48,14 @@ HASHING = "hashing:256"
 BATCH = 100
 WARM_UP = 5
 
-TABLES = {"episodes": "seq", "labels": "seq", "words": "rowid", "word_counts": "seq", "derivatives": "id"}
+TABLES = {
+    "texts": "position",
+    "episodes": "seq",
+    "labels": "seq",
+    "words": "rowid",
+    "word_counts": "seq",
+    "derivatives": "id",
+}
 """What adding fills, with the column that grows; beside them each embedder's index of nearest vectors."""
 
 Row = tuple[str, ...]

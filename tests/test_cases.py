@@ -1,10 +1,14 @@
-"""The black-box cases of `cases/`, each against the real command in a process of its own."""
+"""The black-box cases of `cases/`, each against the real command in a process of its own.
+
+MCP_MEMORY_EMBEDDER=use:multilingual-v3 runs all of them with the default embedder.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +45,8 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize("case", cases())
 def test_case(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    if "embed" not in case["needs"] and "MCP_MEMORY_EMBEDDER" not in os.environ:
+        monkeypatch.setenv("MCP_MEMORY_EMBEDDER", "hashing:256")  # loading the default's model takes a second a server
     options = argparse.Namespace(
         server=COMMAND, http_server=f"{COMMAND} --http --port {{port}}", needs=["embed"], slow=4.0
     )

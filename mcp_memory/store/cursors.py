@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mcp_memory.store.database import Connection
-from mcp_memory.store.log import EPOCH, micros, moment
+from mcp_memory.store.times import EPOCH, micros, moment
 
 _BACKOFF = timedelta(seconds=2)
 _BACKOFF_MOST = timedelta(minutes=10)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_memory.store.database import Connection
 from mcp_memory.store.keys import Keys, id_of, ident_of
-from mcp_memory.store.log import micros, moment
+from mcp_memory.store.times import micros, moment
 from mcp_memory.types import AddFeature, DeleteFeature, Fact, Feature
 
 _COLUMNS = "id, decision, ident, importance, confidence, valid_from, valid_to, superseded_by, verified_at, source, body"

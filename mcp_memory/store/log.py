@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from mcp_memory import filters
-from mcp_memory.errors import InvalidFilter
 from mcp_memory.store.database import Connection
 from mcp_memory.store.keys import Keys, id_of, ident_of, new_ident
+from mcp_memory.store.selecting import COLUMN_FIELDS, Selecting
 from mcp_memory.store.texts import Texts
+from mcp_memory.store.times import micros, moment
 from mcp_memory.types import (
     SILENCE,
     AddFeature,
-    And,
     Command,
-    Compare,
     Decision,
     DeleteFeature,
     Ending,
     Episode,
-    Filter,
-    In,
     Message,
-    Scalar,
     Selection,
     Stored,
 )
@@ -34,9 +30,7 @@ from mcp_memory.types import (
 REPEAT_WITHIN = timedelta(minutes=10)
 """An unstamped utterance said again within this time, with nobody else speaking between, is the same one."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, body"
-_COLUMN_FIELDS = ("role", "kind", "importance")  # filtered on in their own columns, the others by label
 _TEXTS = "CROSS JOIN texts ON position = seq"
 
 
@@ -141,7 +135,7 @@ class Log:
         return [
             (self._scope, self._keys.often("field", name), self._keys.often("value", value), episode.seq)
             for name, value in filters.labels(episode)
-            if name not in _COLUMN_FIELDS
+            if name not in COLUMN_FIELDS
         ]
 
     def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
@@ -373,7 +367,7 @@ class Log:
     ) -> list[Episode]:
         """What a selection holds up to a position of the log, the latest said first; `before` is the time and position
         of the one to go on from."""
-        condition, values = self.condition(selection)
+        condition, values = self._condition(selection)
         condition, values = f"{condition} AND seq <= ?", (*values, upto)
         if before is not None:
             condition, values = f"{condition} AND (occurred_at, seq) < (?, ?)", (*values, micros(before[0]), before[1])
@@ -423,83 +417,14 @@ class Log:
 
     def selected(self, selection: Selection, *, expired: bool = False) -> list[int]:
         """The positions that a selection holds; with `expired` those past their time to live too."""
-        condition, values = self.condition(selection, expired=expired)
+        condition, values = self._condition(selection, expired=expired)
         return [row[0] for row in self._db.rows(f"SELECT seq FROM episodes WHERE {condition} ORDER BY seq", values)]
 
-    def condition(self, selection: Selection, *, expired: bool = False) -> tuple[str, tuple[Any, ...]]:
-        """A selection as SQL over `episodes`, with bound values only. What is past its time to live is left out.
-
-        Raises InvalidFilter for a field that no episode of the scope has.
-        """
-        parts: list[tuple[str, tuple[Any, ...]]] = [("scope = ?", (self._scope,))]
-        if selection.session_id:
-            parts.append(("session = ?", (self._keys.often("session", selection.session_id),)))
-        if selection.agent_id:
-            parts.append(("agent = ?", (self._keys.often("agent", selection.agent_id),)))
-        if selection.since:
-            parts.append(("occurred_at >= ?", (micros(selection.since),)))
-        if selection.until:
-            parts.append(("occurred_at <= ?", (micros(selection.until),)))
-        if selection.kinds:
-            parts.append(("kind IN (SELECT value FROM json_each(?))", (json.dumps(selection.kinds),)))
-        if selection.filter is not None:
-            parts.append(self._filter(selection.filter))
-        if not expired:
-            parts.append(("(expires_at IS NULL OR expires_at > ?)", (micros(self._now),)))
-        return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
-
-    def _filter(self, condition: Filter) -> tuple[str, tuple[Any, ...]]:
-        match condition:
-            case And(operands):
-                parts = [self._filter(operand) for operand in operands]
-                return "(" + " AND ".join(sql for sql, _ in parts) + ")", tuple(v for _, vs in parts for v in vs)
-            case Compare("id", operator, value):
-                return f"ident {operator} ?", (ident_of("e", str(value)) or -1,)
-            case In("id", values):
-                idents = [ident_of("e", str(value)) or -1 for value in values]
-                return "ident IN (SELECT value FROM json_each(?))", (json.dumps(idents),)
-            case Compare(("role" | "kind" | "importance") as name, ("=" | "!=") as operator, value):
-                return f"{name} {operator} ?", (_comparable(name, value),)
-            case In(("role" | "kind" | "importance") as name, values):
-                known = [_comparable(name, value) for value in values]
-                return f"{name} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
-            case Compare(name, "=", value):
-                return self._labelled(name, [filters.canonical(value)])
-            case In(name, values):
-                return self._labelled(name, [filters.canonical(value) for value in values])
-            case Compare(name, "!=", value):
-                has, field = self._labelled(name, None)
-                is_, values_ = self._labelled(name, [filters.canonical(value)])
-                return f"({has} AND NOT {is_})", field + values_
-            case _:
-                raise InvalidFilter(f"filter: {type(condition).__name__} is not offered yet. Use =, !=, IN and AND.")
-
-    def _labelled(self, name: str, values: list[str] | None) -> tuple[str, tuple[Any, ...]]:
-        label = filters.label_field(name)
-        field = self._keys.often("field", label)
-        if filters.metadata_name(name) is not None and not self._db.row(
-            "SELECT 1 FROM labels WHERE scope = ? AND field = ? LIMIT 1", (self._scope, field)
-        ):
-            raise InvalidFilter(
-                f"filter: no memory of this user has a field {name!r}. System fields: "
-                f"{', '.join(sorted(filters.SYSTEM_FIELDS))}; others are the names used in metadata."
-            )
-        if values is None:
-            return "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ?)", (self._scope, field)
-        keys = json.dumps([self._keys.often("value", value) for value in values])
-        return (
-            "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ? AND value IN (SELECT value FROM json_each(?)))",
-            (self._scope, field, keys),
-        )
+    def _condition(self, selection: Selection, *, expired: bool = False) -> tuple[str, tuple[Any, ...]]:
+        return Selecting(self._db, self._keys, self._scope, self._now).condition(selection, expired=expired)
 
     def _episodes(self, rest: str, values: tuple[Any, ...]) -> list[Episode]:
         return [_episode(row) for row in self._db.rows(f"SELECT {_COLUMNS} FROM episodes {_TEXTS} {rest}", values)]
-
-
-def _comparable(name: str, value: Scalar) -> Scalar | None:
-    """A value as its column can hold it; None, which equals nothing, where it never does."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if number == (name == "importance") and not isinstance(value, bool) else None
 
 
 def _body(episode: Episode) -> dict[str, Any]:
@@ -543,15 +468,6 @@ def _episode(row: Sequence[Any]) -> Episode:
         expires_at=None if expires_at is None else moment(expires_at),
         learn=bool(learn),
     )
-
-
-def micros(time: datetime) -> int:
-    """Microseconds since 1970, UTC: how the tables keep a time."""
-    return (time - EPOCH) // timedelta(microseconds=1)
-
-
-def moment(microseconds: int) -> datetime:
-    return EPOCH + timedelta(microseconds=microseconds)
 
 
 Clock = Callable[[], datetime]

@@ -15,11 +15,13 @@ from mcp_memory.store.cursors import Cursors
 from mcp_memory.store.database import Connection, Database
 from mcp_memory.store.facts import Facts
 from mcp_memory.store.keys import Keys
-from mcp_memory.store.log import Clock, Log, micros
+from mcp_memory.store.log import Clock, Log
+from mcp_memory.store.matrices import Matrices
 from mcp_memory.store.schema import FILE_NAME, MIGRATIONS
 from mcp_memory.store.summaries import Summaries
 from mcp_memory.store.texts import Texts
-from mcp_memory.store.vectors import Matrices, Vectors
+from mcp_memory.store.times import micros
+from mcp_memory.store.vectors import Vectors
 from mcp_memory.store.words import Lengths, Words
 from mcp_memory.types import Scope
 

@@ -60,7 +60,7 @@ class FakeLLM:
                     pass
 
         s.srv = ThreadingHTTPServer(("127.0.0.1", 0), H)
-        threading.Thread(target=s.srv.serve_forever, daemon=True).start()
+        threading.Thread(target=s.srv.serve_forever, args=(0.02,), daemon=True).start()
         s.url = f"http://127.0.0.1:{s.srv.server_port}"
 
     def render(s, r):
@@ -759,6 +759,7 @@ class Run:
             except Exception:
                 pass
             s.llm.srv.shutdown()
+            s.llm.srv.server_close()
             shutil.rmtree(s.dir, ignore_errors=True)
 
 
