@@ -43,6 +43,9 @@ class OpenAIEmbedder:
         if not self._dimensions:
             self.embed(["ready"], "query")
 
+    def close(self) -> None:
+        self._client.close()
+
     def embed(self, texts: list[str], purpose: Purpose) -> npt.NDArray[np.float32]:
         try:
             response = self._client.post("embeddings", json={"model": self._model, "input": texts})
