@@ -438,6 +438,7 @@ async def test_pages_go_on_at_the_first_item_left_out(client: Client) -> None:
 # ---- budgets
 
 
+@pytest.mark.parametrize("client", ["auto"], indirect=True)
 @pytest.mark.parametrize("max_tokens", [50, 200, 500, 1_000, 2_000, 5_000])
 @pytest.mark.parametrize("tool", ["search_memory", "read_profile", "read_context"])
 async def test_both_copies_of_an_answer_keep_within_max_tokens(client: Client, tool: str, max_tokens: int) -> None:
