@@ -26,6 +26,7 @@ Data = dict[str, Any]
 
 _SHARE = 4  # an item longer than this part of the budget is shown as an excerpt
 _NEIGHBOUR_TOKENS = 100
+_LEAST_ITEM_TOKENS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,8 @@ def _with_neighbours(hit: Hit, line: str, data: Data, budget: _Budget) -> tuple[
     """A hit with what was said around it, as far as the hits left room."""
     around = []
     for episode in hit.around:
+        if budget.is_spent:
+            break
         beside = text.shorten(episode.content, _NEIGHBOUR_TOKENS)
         shown_line, shown_data = f"    {_said(episode)}: {beside}", _episode_data(episode, beside)
         if budget.takes(shown_line, shown_data):
@@ -270,6 +273,11 @@ class _Budget:
     def __init__(self, tokens: int, always: Sequence[str]) -> None:
         self._left = tokens - 2 * sum(text.count_tokens(line) for line in always) - 60
         self._first = True
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether not even the shortest item would fit."""
+        return self._left < _LEAST_ITEM_TOKENS
 
     def takes(self, line: str, data: Data) -> bool:
         cost = text.count_tokens(line) + text.count_tokens(json.dumps(data, ensure_ascii=False)) + 2
