@@ -8,6 +8,8 @@
   - ConfirmationNeeded   a broad `forget` without the token of its preview
   - ProviderError        an embedder or a language model could not do its work; the log is not affected
     - ProviderMissing    the package or the model that a setting names is not installed
+    - ProviderRejected   it answered, but nothing that can be used for this input: asked again, it may do the same
+      - ProviderTruncated  its answer was cut: ask for less at once
   - StoreError           the database could not be used
     - StoreBusy          another process held the write lock for too long: try again
     - StoreDamaged       the file is not a sound database: it was set aside, never overwritten
@@ -57,10 +59,22 @@ class ConfirmationNeeded(MemoryServerError):
 
 
 class ProviderError(MemoryServerError):
-    pass
+    """`retry_after`: seconds that the provider asks to be left alone for; 0 where it does not say."""
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class ProviderMissing(ProviderError):
+    pass
+
+
+class ProviderRejected(ProviderError):
+    pass
+
+
+class ProviderTruncated(ProviderRejected):
     pass
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from mcp_memory.types import Scope
 
@@ -58,6 +59,39 @@ class Embedder(Protocol):
     def embed(self, texts: list[str], purpose: Purpose) -> npt.NDArray[np.float32]:
         """`(len(texts), dimensions)`, every row of unit length (a text without meaning may be a zero row)."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Replied(Generic[T]):
+    """What a language model answered, and the tokens of the question and the answer as its provider counts them (0 where
+    it does not say)."""
+
+    value: T
+    sent: int = 0
+    received: int = 0
+
+
+class LanguageModel(Protocol):
+    """Answers a question in a given shape. Called in the event loop, so it must not block; `load` runs in a thread."""
+
+    @property
+    def name(self) -> str:
+        """`provider:model`."""
+        ...
+
+    def load(self) -> None:
+        """Import what is heavy; safe to call twice. Raises ProviderMissing."""
+        ...
+
+    async def reply(self, system: str, user: str, output_type: type[T]) -> Replied[T]:
+        """The answer, as `output_type` (a pydantic model).
+
+        Raises ProviderError where the model cannot be asked now (busy, unreachable, not allowed, too slow),
+        ProviderRejected where it gave nothing usable, and ProviderTruncated where its answer was cut.
+        """
+        ...
+
+    async def close(self) -> None: ...
 
 
 class Tx(Protocol):
