@@ -52,7 +52,7 @@ def chosen(tx: Tx, ids: Sequence[str]) -> tuple[list[Episode], list[Feature]]:
         if episode := tx.log.episode(id):
             episodes.append(episode)
         elif fact := tx.facts.by_id(id):
-            facts.append(fact.feature)
+            facts.append(fact)
         else:
             unknown.append(id)
     if unknown:
@@ -88,8 +88,8 @@ def forget_episodes(tx: Tx, views: Views, seqs: Sequence[int]) -> int:
     if not seqs:
         return 0
     before = tx.facts.count()
-    slots = tx.log.slots(seqs)
     views.forget(tx, seqs)
+    slots = tx.decisions.remove_unsupported(seqs)
     tx.log.remove(seqs)
     for slot in slots:
         profile.settle(tx, slot)
@@ -99,15 +99,19 @@ def forget_episodes(tx: Tx, views: Views, seqs: Sequence[int]) -> int:
 
 
 def forget_facts(tx: Tx, facts: Sequence[Feature]) -> list[str]:
-    """Take facts out of the profile and its decisions; the ids of the episodes that still say them."""
+    """Take facts out of the profile, with every decision that says the same; the ids of the episodes that still do."""
     still: list[str] = []
-    for feature in facts:
-        for fact in tx.facts.same_statement(feature.id):
-            still += fact.feature.citations
-            slot, statement = tx.facts.keys_of(fact.row)
-            tx.log.entomb([statement])
-            tx.log.remove_decisions(tx.facts.remove([fact.row]))
-            profile.settle(tx, slot)
+    for fact in facts:
+        keys = tx.facts.keys_of(fact.id)
+        if keys is None:
+            continue  # it went with one that says the same
+        slot, statement = keys
+        saying = [decision for decision in tx.decisions.about(slot) if decision.statement == statement]
+        cited = {seq for decision in saying for seq in decision.citations}
+        still += [episode.id for episode in tx.log.at(cited)]
+        tx.decisions.entomb([statement])
+        tx.decisions.remove([decision.seq for decision in saying])
+        profile.settle(tx, slot)
     tx.begin_epoch()
     tx.erase()
     return list(dict.fromkeys(still))

@@ -301,9 +301,9 @@ class Memory:
         forgotten = await self.forget_selected(scope, Selection(), token)
 
         def rest(tx: Tx) -> int:
-            facts = [fact.feature for fact in tx.facts.all()]
+            facts = tx.facts.all()
             forgetting.forget_facts(tx, facts)
-            tx.log.remove_decisions([decision.seq for decision in tx.log.decisions()])
+            tx.decisions.remove([decision.seq for decision in tx.decisions.after()])
             return len(facts)
 
         facts = await self.store.write(scope, rest)
@@ -423,5 +423,5 @@ def _after(tx: Tx, position: int) -> list[Episode]:
 
 def _learned(tx: Tx, before: int) -> list[Feature]:
     """The facts that were decided after a position of the log and hold now."""
-    decisions = {decision.seq for decision in tx.log.decisions(after=before)}
-    return [fact.feature for fact in tx.facts.decided(decisions) if fact.feature.valid_to is None] if decisions else []
+    decisions = [decision.seq for decision in tx.decisions.after(before)]
+    return [fact for fact in tx.facts.decided(decisions) if fact.valid_to is None] if decisions else []

@@ -13,10 +13,16 @@ from datetime import datetime
 from mcp_memory import text
 from mcp_memory.protocols import Tx
 from mcp_memory.rules import Rules
-from mcp_memory.types import AddFeature, Command, Episode, Fact, Feature
+from mcp_memory.types import AddFeature, Command, Decision, DeleteFeature, Episode, Feature, Span, Undo
 
 LEAST_IMPORTANCE = 0.2
 """Episodes below this are not promoted to facts."""
+
+HAND = "hand"
+"""The source of what a person decided."""
+
+DOUBT_LEFT = 0.8
+"""The part of the doubt in a fact that stays when the same is said again."""
 
 
 class RulesView:
@@ -39,14 +45,19 @@ class RulesView:
 
     def _names(self, tx: Tx) -> list[str]:
         """What the user has called themself so far, as facts ("is called Ann", "叫张三")."""
-        return [fact.feature.value.casefold() for fact in tx.facts.all() if fact.feature.tag == "name"]
+        return [fact.value.casefold() for fact in tx.facts.all() if fact.tag == "name"]
 
     def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
-        tx.facts.remove_unsupported(seqs)
+        """Decisions go with the episodes they rest on, whoever made them."""
 
     def clear(self, tx: Tx) -> None:
-        tx.facts.clear(self.name)
-        tx.log.remove_decisions([decision.seq for decision in tx.log.decisions(source=self.name)])
+        unlearn(tx, self.name)
+
+
+def unlearn(tx: Tx, source: str) -> None:
+    """Take out what a view decided, so that it can decide again."""
+    for slot in tx.decisions.remove(tx.decisions.of(source)):
+        settle(tx, slot)
 
 
 def is_testimony(episode: Episode, names: Sequence[str]) -> bool:
@@ -59,57 +70,94 @@ def is_testimony(episode: Episode, names: Sequence[str]) -> bool:
     )
 
 
-def decide(tx: Tx, source: str, command: Command, said_at: datetime) -> None:
-    """Keep a command as a decision and apply it. Said again, a fact is strengthened; what was forgotten is not learned
-    from what was said before that."""
-    slot = tx.facts.slot(command)
-    if isinstance(command, AddFeature):
-        forgotten_up_to = tx.log.entombed(tx.facts.statement(command))
+def decide(tx: Tx, source: str, command: Command, said_at: datetime) -> bool:
+    """Keep a command as a decision and apply it; false where it rests on nothing but what was said before the same was
+    forgotten."""
+    if isinstance(command, AddFeature) and command.citations:
+        forgotten_up_to = tx.decisions.entombed(tx.decisions.statement(command))
         citations = tuple(seq for seq in command.citations if seq > forgotten_up_to)
-        if command.citations and not citations:
-            return
+        if not citations:
+            return False
         command = replace(command, citations=citations)
-        if said := _still_said(tx, command, slot, said_at):
-            tx.facts.strengthen(said.row, command, said_at)
-            return
-    decision = tx.log.decide(source, command, slot, said_at)
-    if isinstance(command, AddFeature):
-        tx.facts.insert(command, source, decision, said_at)
+    slot = tx.decisions.slot(command)
+    tx.decisions.append(source, command, slot, said_at)
     settle(tx, slot)
+    return True
+
+
+def undo(tx: Tx, decision: Decision) -> None:
+    """Let a decision count as never made, by another one, which can itself be undone."""
+    tx.decisions.append(HAND, Undo(decision.key), decision.slot, tx.now)
+    settle(tx, decision.slot)
 
 
 def settle(tx: Tx, slot: int) -> None:
-    """Let each fact of a slot end where it does, whatever the order in which things were stored or forgotten: at the
-    first later ending that means it or, where the slot holds one at a time, at the next fact."""
-    facts, endings = tx.facts.in_slot(slot), tx.log.endings(slot)
-    for fact in facts:
-        since = (fact.feature.valid_from, fact.decision)
-        ends: list[tuple[datetime, int, int | None]] = [
-            (ending.said_at, ending.decision, None)
-            for ending in endings
-            if (ending.said_at, ending.decision) > since and ending.value in ("", fact.feature.value)
-        ]
-        ends += [
-            (other.feature.valid_from, other.decision, other.row)
-            for other in facts
-            if fact.single and other.single and (other.feature.valid_from, other.decision) > since
-        ]
-        at, _, by = min(ends, default=(None, 0, None), key=lambda end: end[:2])
-        tx.facts.end(fact.row, at, by)
+    """Let a slot hold what the decisions about it amount to, whatever the order in which they were stored or undone."""
+    tx.facts.write(slot, told(tx.decisions.about(slot)))
 
 
-def _still_said(tx: Tx, command: AddFeature, slot: int, said_at: datetime) -> Fact | None:
-    """The fact that says the same and holds at that time, or begins after it with nothing else said between."""
-    others = [fact.feature for fact in tx.facts.in_slot(slot) if fact.single and command.single]
-    turns = [ending.said_at for ending in tx.log.endings(slot) if ending.value in ("", command.value)]
-    for fact in tx.facts.saying(tx.facts.statement(command), slot):
-        begun, ended = fact.feature.valid_from, fact.feature.valid_to
-        if begun <= said_at and (ended is None or said_at < ended):
-            return fact
-        between = [*turns, *(other.valid_from for other in others if other.id != fact.feature.id)]
-        if said_at < begun and not any(said_at <= turn <= begun for turn in between):
-            return fact
-    return None
+def told(decisions: Sequence[Decision]) -> list[Span]:
+    """What decisions about one slot, given in the order in which they were said, amount to.
+
+    An addition begins a fact, and where the slot holds one at a time ends the one before; said again it strengthens the
+    fact that holds. A deletion ends what it names.
+    """
+    spans: list[Span] = []
+    for decision in standing(decisions):
+        if not isinstance(decision.command, Undo):
+            _tell(spans, decision, decision.command)
+    return spans
+
+
+def standing(decisions: Sequence[Decision]) -> list[Decision]:
+    """Those of the decisions, in their order, that were not undone."""
+    undone: set[int] = set()
+    for decision in sorted(decisions, key=lambda decision: -decision.seq):  # an undo comes after what it undoes
+        if isinstance(decision.command, Undo) and decision.key not in undone:
+            undone.add(decision.command.key)
+    return [decision for decision in decisions if decision.key not in undone]
+
+
+def _tell(spans: list[Span], decision: Decision, command: Command) -> None:
+    open_ = [index for index, span in enumerate(spans) if span.valid_to is None]
+    if isinstance(command, DeleteFeature):
+        for index in open_:
+            if not command.value or spans[index].decision.statement == decision.statement:
+                spans[index] = replace(spans[index], valid_to=decision.said_at)
+        return
+    same = [index for index, span in enumerate(spans) if span.decision.statement == decision.statement]
+    if same and same[-1] in open_:
+        spans[same[-1]] = _strengthened(spans[same[-1]], decision, command)
+        return
+    for index, span in enumerate(spans):
+        replaced = index in open_ and span.single and command.single
+        # what a deletion ended a moment ago, by the same hand, gave way to this
+        gave_way = span.valid_to == decision.said_at and span.superseded_by < 0 and index not in same
+        if replaced or gave_way:
+            spans[index] = replace(span, valid_to=decision.said_at, superseded_by=len(spans))
+    spans.append(
+        Span(
+            decision=decision,
+            number=len(same),
+            single=command.single,
+            importance=command.importance,
+            confidence=command.confidence,
+            citations=command.citations,
+            valid_from=decision.said_at,
+            verified_at=decision.said_at,
+        )
+    )
+
+
+def _strengthened(span: Span, decision: Decision, command: AddFeature) -> Span:
+    """Said again: the higher importance, a confidence nearer to 1, one more source, the latest sighting."""
+    return replace(
+        span,
+        importance=max(span.importance, command.importance),
+        confidence=1 - (1 - span.confidence) * DOUBT_LEFT,
+        citations=tuple(sorted({*span.citations, *command.citations})),
+        verified_at=decision.said_at,
+    )
 
 
 def facts(
@@ -123,19 +171,19 @@ def facts(
     """The facts that hold now, or held at `as_of`; with `history` those that were ended too. The most important first."""
     moment = as_of or tx.now
     return [
-        fact.feature
+        fact
         for fact in tx.facts.living(tx.now)
-        if category in ("", fact.feature.category)
-        and tag in ("", fact.feature.tag)
-        and ((history and (as_of is None or fact.feature.valid_from <= as_of)) or _holds(fact, moment, as_of is None))
+        if category in ("", fact.category)
+        and tag in ("", fact.tag)
+        and ((history and (as_of is None or fact.valid_from <= as_of)) or _holds(fact, moment, as_of is None))
     ]
 
 
-def _holds(fact: Fact, moment: datetime, now: bool) -> bool:
+def _holds(fact: Feature, moment: datetime, now: bool) -> bool:
     """Whether a fact holds at a moment. What was said of a time to come counts as known now."""
     if now:
-        return fact.feature.valid_to is None
-    return fact.feature.valid_from <= moment and (fact.feature.valid_to is None or fact.feature.valid_to > moment)
+        return fact.valid_to is None
+    return fact.valid_from <= moment and (fact.valid_to is None or fact.valid_to > moment)
 
 
 def stated(fact: Feature) -> str:

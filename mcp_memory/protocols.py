@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mcp_memory.store.cursors import Cursors
+    from mcp_memory.store.decisions import Decisions
     from mcp_memory.store.facts import Facts
     from mcp_memory.store.log import Log
     from mcp_memory.store.summaries import Summaries
@@ -102,6 +103,8 @@ class Tx(Protocol):
     def now(self) -> datetime: ...
     @property
     def log(self) -> Log: ...
+    @property
+    def decisions(self) -> Decisions: ...
     @property
     def words(self) -> Words: ...
     @property

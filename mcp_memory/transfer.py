@@ -22,7 +22,7 @@ from mcp_memory import episodic, profile
 from mcp_memory.errors import InvalidInput
 from mcp_memory.protocols import Tx
 from mcp_memory.store.keys import ident_of
-from mcp_memory.types import KINDS, ROLES, AddFeature, Command, Decision, DeleteFeature, Episode, Lag, Message
+from mcp_memory.types import KINDS, ROLES, AddFeature, Command, Decision, DeleteFeature, Episode, Lag, Message, Undo
 
 FORMAT = "mcp-memory"
 VERSION = 1
@@ -51,6 +51,7 @@ class Decided:
     created_at: datetime
     command: Command
     citations: tuple[str, ...]
+    said_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +73,21 @@ def episode(said: Episode) -> Record:
 
 
 def decisions(tx: Tx) -> list[Record]:
-    """The decisions of a scope that nothing else leads to."""
-    return [_decision(tx, made) for made in tx.log.decisions() if made.source != profile.RulesView.name]
+    """The decisions of a scope that nothing else leads to, without those that were undone."""
+    made = [one for one in profile.standing(tx.decisions.after()) if one.source != profile.RulesView.name]
+    return [_decision(tx, one, one.command) for one in made if not isinstance(one.command, Undo)]
 
 
-def _decision(tx: Tx, made: Decision) -> Record:
-    command = asdict(made.command)
-    del command["citations"]
+def _decision(tx: Tx, made: Decision, command: Command) -> Record:
+    stated = asdict(command)
+    del stated["citations"]
     return {
         "type": "decision",
         "source": made.source,
         "created_at": _plain(made.created_at),
-        "command": {"command": "add" if isinstance(made.command, AddFeature) else "delete", **command},
-        "citations": [cited.id for cited in tx.log.at(made.command.citations)],
+        "said_at": _plain(made.said_at),
+        "command": {"command": "add" if isinstance(command, AddFeature) else "delete", **stated},
+        "citations": [cited.id for cited in tx.log.at(command.citations)],
     }
 
 
@@ -196,7 +199,7 @@ def _decided(fields: Record, where: str) -> Decided:
     least = ("category", "tag", "feature", *(["value"] if kind == "add" else []))
     stated = _read(command, readers, where, required=least)
     made = AddFeature(**stated) if kind == "add" else DeleteFeature(**stated)
-    return Decided(values["source"], values["created_at"], made, values.get("citations", ()))
+    return Decided(values["source"], values["created_at"], made, values.get("citations", ()), values.get("said_at"))
 
 
 Reader = tuple[Callable[[Any], Any], str]
@@ -280,6 +283,7 @@ _EPISODE: dict[str, Reader] = {
 _DECISION: dict[str, Reader] = {
     "source": _NAME,
     "created_at": _TIME,
+    "said_at": _TIME,
     "command": (_checked(dict), "an object"),
     "citations": (_listed(_ID[0]), "a list of ids of memories"),
 }
@@ -302,24 +306,19 @@ def store(tx: Tx, said: Sequence[Spoken], places: dict[str, int]) -> Counter[str
 
 def decide(tx: Tx, made: Sequence[Decided], places: Mapping[str, int]) -> int:
     """Apply the decisions that were not made here before, as of when what they cite was said; how many those are."""
-    before = Counter((known.source, replace(known.command, citations=())) for known in tx.log.decisions())
+    before = {(known.source, known.said_at, _bare(known.command)) for known in tx.decisions.after()}
     applied = 0
     for one in made:
-        key = (one.source, one.command)
         cited = tx.log.at(places[id] for id in one.citations if id in places)
-        if before[key] > 0:
-            before[key] -= 1
+        if one.citations and not cited:
             continue
-        if _holds(tx, one.command) or (one.citations and not cited):
+        said_at = one.said_at or max((said.occurred_at for said in cited), default=one.created_at)
+        if (one.source, said_at, _bare(one.command)) in before:
             continue
         command = replace(one.command, citations=tuple(said.seq for said in cited))
-        profile.decide(tx, one.source, command, max((said.occurred_at for said in cited), default=one.created_at))
-        applied += 1
+        applied += profile.decide(tx, one.source, command, said_at)
     return applied
 
 
-def _holds(tx: Tx, command: Command) -> bool:
-    """Whether a fact says so already: it must not become surer because a file is read twice."""
-    return isinstance(command, AddFeature) and any(
-        fact.feature.valid_to is None for fact in tx.facts.saying(tx.facts.statement(command), tx.facts.slot(command))
-    )
+def _bare(command: Command | Undo) -> Command | Undo:
+    return command if isinstance(command, Undo) else replace(command, citations=())

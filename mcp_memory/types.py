@@ -166,32 +166,50 @@ Command = AddFeature | DeleteFeature
 
 
 @dataclass(frozen=True, slots=True)
+class Undo:
+    """Let a decision count as never made. `key` stands for what it decided, so that it stays undone when a view is
+    derived again; an undo can itself be undone."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """One command applied, as the log keeps it. `source` says who decided: a view's name, `hand`, `agent`."""
+    """One command applied, as the log keeps it. `source` says who decided: a view's name, `hand`, `consolidation`.
+
+    `statement` is the same for all that say the same; `key` stands for this decision of this source at that time.
+    """
 
     seq: int
     source: str
     created_at: datetime
-    command: Command
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A feature as the store keeps it: its row, the decision that stated it, and whether its slot holds one at a time."""
-
-    row: int
-    decision: int
-    single: bool
-    feature: Feature
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A decision that ended what a slot held, or only the fact with `value`, when it was said."""
-
-    decision: int
     said_at: datetime
-    value: str
+    slot: int
+    command: Command | Undo
+    statement: int
+    key: int
+
+    @property
+    def citations(self) -> tuple[int, ...]:
+        return () if isinstance(self.command, Undo) else self.command.citations
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time for which a fact held, as the decisions about its slot tell: stated first by `decision`, and again by
+    others. `number` counts the times that the same was stated before and had ended. `superseded_by` is the index of
+    another span of the slot, -1 for none."""
+
+    decision: Decision
+    number: int
+    single: bool
+    importance: float
+    confidence: float
+    citations: tuple[int, ...]
+    valid_from: datetime
+    verified_at: datetime
+    valid_to: datetime | None = None
+    superseded_by: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ async def test_positions_only_grow_over_all_scopes_and_are_never_given_twice(sto
     given += await seqs(store, scope, "four")
     given.append(
         await store.write(
-            scope, lambda tx: tx.log.decide("hand", AddFeature("profile", "likes", "tea", "tea"), 1, tx.now)
+            scope, lambda tx: tx.decisions.append("hand", AddFeature("profile", "likes", "tea", "tea"), 1, tx.now)
         )
     )
     given += await seqs(store, scope, "five")
@@ -170,23 +170,23 @@ async def test_decisions_keep_their_source_command_and_citations(store: Store, s
         DeleteFeature("profile", "likes", "tea", "", (cited[1],)),
     ]
     for command in commands:
-        await store.write(scope, lambda tx, command=command: tx.log.decide("rules", command, 1, tx.now))
-    decisions = await store.read(scope, lambda tx: tx.log.decisions())
+        await store.write(scope, lambda tx, command=command: tx.decisions.append("rules", command, 1, tx.now))
+    decisions = await store.read(scope, lambda tx: tx.decisions.after())
     assert [decision.command for decision in decisions] == commands
     assert {decision.source for decision in decisions} == {"rules"}
-    assert await store.read(scope, lambda tx: tx.log.decisions(source="hand")) == []
-    await store.write(scope, lambda tx: tx.log.remove([cited[0]]))
-    assert [decision.command for decision in await store.read(scope, lambda tx: tx.log.decisions())] == commands[1:]
+    assert await store.read(scope, lambda tx: tx.decisions.of("hand")) == []
+    assert await store.write(scope, lambda tx: tx.decisions.remove_unsupported([cited[0]])) == [1]
+    assert [decision.command for decision in await store.read(scope, lambda tx: tx.decisions.after())] == commands[1:]
 
 
 async def test_a_tombstone_stands_for_what_was_said_before_it(store: Store, scope: Scope) -> None:
     [seq] = await seqs(store, scope, "x")
-    await store.write(scope, lambda tx: tx.log.entomb([42]))
-    assert await store.read(scope, lambda tx: tx.log.entombed(42)) > seq
-    assert await store.read(scope, lambda tx: tx.log.entombed(43)) == 0
-    assert await store.read(replace(scope, user="bo"), lambda tx: tx.log.entombed(42)) == 0
+    await store.write(scope, lambda tx: tx.decisions.entomb([42]))
+    assert await store.read(scope, lambda tx: tx.decisions.entombed(42)) > seq
+    assert await store.read(scope, lambda tx: tx.decisions.entombed(43)) == 0
+    assert await store.read(replace(scope, user="bo"), lambda tx: tx.decisions.entombed(42)) == 0
     [later] = await seqs(store, scope, "y")
-    assert await store.read(scope, lambda tx: tx.log.entombed(42)) < later
+    assert await store.read(scope, lambda tx: tx.decisions.entombed(42)) < later
 
 
 async def test_an_exported_episode_is_restored_under_its_id_unless_it_was_forgotten(store: Store, scope: Scope) -> None:
@@ -486,7 +486,7 @@ async def test_a_scope_that_nobody_wrote_to_is_empty(store: Store) -> None:
     def look(tx: Tx) -> list[Any]:
         return [
             tx.log.last(), tx.log.count(),
-            tx.log.selected(Selection()), tx.log.sessions(), tx.log.decisions(),
+            tx.log.selected(Selection()), tx.log.sessions(), tx.decisions.after(),
             tx.facts.all(),
             tx.words.postings(["x"], 10), tx.summaries.of(""), tx.embedders(), tx.epoch(), tx.vectors("v").count(),
         ]  # fmt: skip

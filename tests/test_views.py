@@ -203,7 +203,7 @@ async def standing(memory: Memory, scope: Scope) -> Any:
     """What the views answer, as plain values."""
 
     def look(tx: Tx) -> Any:
-        decisions = sorted(repr(decision.command) for decision in tx.log.decisions())
+        decisions = sorted(repr(decision.command) for decision in tx.decisions.after())
         return (
             decisions,
             tx.words.totals(),

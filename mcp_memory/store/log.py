@@ -1,26 +1,21 @@
-"""The log of one scope: episodes, decisions, tombstones. The only truth; everything else is derived from it."""
+"""The episodes of one scope: the part of the log that says what was said."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
 from mcp_memory import filters
 from mcp_memory.store.database import Connection
+from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.keys import Keys, id_of, ident_of, new_ident
 from mcp_memory.store.selecting import COLUMN_FIELDS, Selecting
 from mcp_memory.store.texts import Texts
 from mcp_memory.store.times import micros, moment
 from mcp_memory.types import (
     SILENCE,
-    AddFeature,
-    Command,
-    Decision,
-    DeleteFeature,
-    Ending,
     Episode,
     Message,
     Selection,
@@ -35,10 +30,13 @@ _TEXTS = "CROSS JOIN texts ON position = seq"
 
 
 class Log:
-    def __init__(self, connection: Connection, texts: Texts, keys: Keys, scope: int, now: datetime) -> None:
+    def __init__(
+        self, connection: Connection, texts: Texts, keys: Keys, decisions: Decisions, scope: int, now: datetime
+    ) -> None:
         self._db = connection
         self._texts = texts
         self._keys = keys
+        self._decisions = decisions
         self._scope = scope
         self._now = now
         self._seen: dict[
@@ -78,7 +76,7 @@ class Log:
             entries.append((self._episode(seq, message, id_of("e", number), created_at), message, utterance, number))
         self._texts.put((episode.seq, _body(episode)) for episode, *_ in entries)
         self._db.executemany(
-            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '')",
             [
                 (
                     episode.seq,
@@ -190,81 +188,22 @@ class Log:
     def _voice(self, message: Message) -> int:
         return self._keys.often("voice", message.role, message.speaker)
 
-    def decide(self, source: str, command: Command, slot: int, said_at: datetime) -> int:
-        """Append a decision about a slot of the profile; its position."""
-        (seq,) = self._texts.positions(1)
-        ends = isinstance(command, DeleteFeature)
-        body = {"command": "delete" if ends else "add", **asdict(command)}
-        del body["citations"]
-        self._texts.put([(seq, body)])
-        self._db.execute(
-            "INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (seq, self._scope, source, micros(self._now), slot, micros(said_at), ends),
-        )
-        self._db.executemany(
-            "INSERT OR IGNORE INTO citations VALUES (0, ?, ?)", [(seq, cited) for cited in command.citations]
-        )
-        return seq
-
-    def endings(self, slot: int) -> list[Ending]:
-        """What ended facts of a slot, or would have, in the order in which it was said."""
-        rows = self._db.rows(
-            f"SELECT seq, said_at, body FROM decisions {_TEXTS} WHERE scope = ? AND slot = ? AND ends "
-            "ORDER BY said_at, seq",
-            (self._scope, slot),
-        )
-        return [Ending(seq, moment(said_at), json.loads(body)["value"]) for seq, said_at, body in rows]
-
-    def slots(self, seqs: Sequence[int]) -> list[int]:
-        """The slots of the profile about which something was decided from these episodes."""
-        rows = self._db.rows(
-            "SELECT DISTINCT d.slot FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item = 0 "
-            "CROSS JOIN decisions d ON d.seq = c.decision WHERE d.scope = ?",
-            (json.dumps(seqs), self._scope),
-        )
-        return [slot for (slot,) in rows]
-
-    def entomb(self, keys: Iterable[int]) -> None:
-        """Remember that what these keys stand for was forgotten, as of now."""
-        (seq,) = self._texts.positions(1)
-        self._db.executemany(
-            "INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", [(seq, self._scope, key) for key in keys]
-        )
-
-    def entombed(self, key: int) -> int:
-        """The position up to which what this key stands for was forgotten; 0 where it never was."""
-        return self._db.row("SELECT seq FROM tombstones WHERE scope = ? AND key = ?", (self._scope, key)) or 0
-
     def forgotten(self, ident: int) -> bool:
-        return bool(self.entombed(self._keys.of("episode", str(ident))))
+        return bool(self._decisions.entombed(self._keys.of("episode", str(ident))))
 
     def remove(self, seqs: Sequence[int]) -> None:
-        """Take episodes out for good, and the decisions that rested on nothing else; leaves their tombstones."""
+        """Take episodes out for good; leaves their tombstones."""
         episodes = self.at(seqs)
         seqs = [episode.seq for episode in episodes]
         idents = [(ident_of("e", episode.id),) for episode in episodes]
-        self.entomb(self._keys.of("episode", str(ident)) for (ident,) in idents)
-        listed = (json.dumps(seqs),)
+        self._decisions.entomb(self._keys.of("episode", str(ident)) for (ident,) in idents)
         self._db.executemany(
             "DELETE FROM labels WHERE scope = ? AND field = ? AND value = ? AND seq = ?",
             [label for episode in episodes for label in self._labels(episode)],
         )
-        orphaned = self._db.rows(
-            """SELECT DISTINCT c.decision FROM json_each(?) j CROSS JOIN citations c ON c.seq = j.value AND c.item = 0
-            WHERE NOT EXISTS (SELECT 1 FROM citations o WHERE o.item = 0 AND o.decision = c.decision
-                              AND o.seq NOT IN (SELECT value FROM json_each(?)))""",
-            listed * 2,
-        )
-        self.remove_decisions([seq for (seq,) in orphaned])
-        self._db.execute("DELETE FROM citations WHERE item = 0 AND seq IN (SELECT value FROM json_each(?))", listed)
         self._db.executemany("DELETE FROM episodes WHERE seq = ?", [(seq,) for seq in seqs])
         self._texts.erase(seqs)
         self._seen.clear()
-
-    def remove_decisions(self, seqs: Sequence[int]) -> None:
-        self._db.executemany("DELETE FROM citations WHERE item = 0 AND decision = ?", [(seq,) for seq in seqs])
-        self._db.executemany("DELETE FROM decisions WHERE seq = ?", [(seq,) for seq in seqs])
-        self._texts.erase(seqs)
 
     # ---- reading
 
@@ -321,20 +260,6 @@ class Log:
         ident = ident_of("e", id)
         found = self._episodes("WHERE ident = ? AND scope = ?", (ident, self._scope)) if ident is not None else []
         return found[0] if found else None
-
-    def decisions(self, after: int = 0, source: str = "") -> list[Decision]:
-        rows = self._db.rows(
-            f"SELECT seq, source, created_at, body FROM decisions {_TEXTS} WHERE scope = ? AND seq > ? ORDER BY seq",
-            (self._scope, after),
-        )
-        return [self._decision(*row) for row in rows if source in ("", row[1])]
-
-    def _decision(self, seq: int, source: str, created_at: int, text: bytes) -> Decision:
-        body = json.loads(text)
-        cited = self._db.rows("SELECT seq FROM citations WHERE item = 0 AND decision = ?", (seq,))
-        citations = tuple(row[0] for row in cited)
-        kind = AddFeature if body.pop("command") == "add" else DeleteFeature
-        return Decision(seq, source, moment(created_at), kind(**body, citations=citations))
 
     def session(self, session_id: str, *, kinds: Sequence[str], newest: int) -> list[Episode]:
         """The newest episodes of a session that have not expired, oldest first."""

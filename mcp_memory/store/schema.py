@@ -7,7 +7,7 @@ What is where, and why:
   stale copies of the rows beside it, which `secure_delete` does not reach. `compact` gives the room back.
 - What must be looked up by a text (a scope, a session, a word, a label, a repeated utterance) is looked up by a keyed hash.
 - `episodes`, `decisions` and `tombstones` together are the log; they share one counter of positions.
-- Everything from `marks` on is a view and can be derived again.
+- Everything from `cursors` on is how far views are, or a view, and can be derived again.
 """
 
 from __future__ import annotations
@@ -140,9 +140,27 @@ CREATE TABLE summaries (
 CREATE INDEX summaries_session ON summaries(scope, session)
 """
 
+
+def _extraction(connection: Connection) -> None:
+    for statement in _EXTRACTION.split(";\n\n"):
+        connection.execute(statement)
+
+
+_EXTRACTION = """
+ALTER TABLE decisions DROP COLUMN ends;
+
+ALTER TABLE episodes ADD COLUMN class TEXT NOT NULL DEFAULT '';
+
+CREATE TABLE aside (
+  scope INTEGER NOT NULL REFERENCES scopes, view TEXT NOT NULL, seq INTEGER NOT NULL, reason TEXT NOT NULL,
+  PRIMARY KEY (scope, view, seq)
+) WITHOUT ROWID
+"""
+
 MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     # name, what it does, whether it rewrites rows (then a copy of the file is kept first)
     ("first", _first, False),
+    ("extraction", _extraction, False),
 ]
 
 

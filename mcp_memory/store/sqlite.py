@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from mcp_memory.store.cursors import Cursors
 from mcp_memory.store.database import Connection, Database
+from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.facts import Facts
 from mcp_memory.store.keys import Keys
 from mcp_memory.store.log import Clock, Log
@@ -49,7 +50,11 @@ class Tx:
 
     @cached_property
     def log(self) -> Log:
-        return Log(self._db, self._texts, self._keys, self._scope, self.now)
+        return Log(self._db, self._texts, self._keys, self.decisions, self._scope, self.now)
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        return Decisions(self._db, self._texts, self._keys, self._scope, self.now)
 
     @cached_property
     def words(self) -> Words:
