@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,9 @@ class VectorsView:
     """The vectors of one embedder: one a sentence, and one a turn together with the turn before it."""
 
     batch = 128
+    patience = timedelta(0)
+    awaited = True
+    outside = False
 
     def __init__(self, embedder: Embedder, worker: Worker) -> None:
         self.embedder = embedder

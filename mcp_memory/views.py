@@ -7,6 +7,8 @@ a cursor per scope. There are two kinds:
 - a `View` is slow or can fail (it embeds, it asks a model): it derives outside any transaction, and is applied in one that
   compares and sets the cursor and the epoch, so that two processes never apply the same batch twice and nothing that was
   forgotten meanwhile comes back.
+
+What a view cannot derive after many tries is set aside by name, so that it holds nobody else up.
 """
 
 from __future__ import annotations
@@ -14,22 +16,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import platform
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mcp_memory.errors import ProviderError, StoreError
+from mcp_memory.errors import ProviderError, ProviderRejected, StoreError
 from mcp_memory.protocols import Store, Tx
 from mcp_memory.types import Episode, Lag, Scope
+
+if TYPE_CHECKING:
+    from mcp_memory.store.cursors import Cursor
 
 INLINE_MOST = 1_000
 """Episodes that one transaction brings an inline view forward by."""
 
-_CLAIM = timedelta(minutes=2)
+TRIES = 6
+"""Times that a view tries to derive one episode by itself before it is set aside."""
+
+_CLAIM = timedelta(minutes=5)
 _POLL_SECONDS = 15.0
+_PAID_AT_ONCE = 4
+_COUNTED = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +73,24 @@ class View(Protocol):
         ...
 
     @property
+    def patience(self) -> timedelta:
+        """How long the first episode waits for a batch to be full."""
+        ...
+
+    @property
     def paid(self) -> bool:
         """Whether deriving costs enough that a batch is claimed, so that no other process derives it too."""
+        ...
+
+    @property
+    def awaited(self) -> bool:
+        """Whether whoever adds or searches waits a little for it."""
+        ...
+
+    @property
+    def outside(self) -> bool:
+        """Whether somebody else derives it (the connected agent): its batches are handed out and applied when they come
+        back."""
         ...
 
     def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Any:
@@ -101,10 +129,12 @@ class Views:
         self._store = store
         self.inline: list[InlineView] = list(inline)
         self.views: list[View] = list(views)
-        self._owner = secrets.token_hex(8)
+        self._owner = f"{secrets.token_hex(8)} {os.getpid()} {platform.node()}"
         self._running: dict[tuple[Scope, str], asyncio.Task[bool]] = {}
         self._tasks: set[asyncio.Task[bool]] = set()
+        self._retries: dict[tuple[Scope, str], asyncio.Task[None]] = {}
         self._background: asyncio.Task[None] | None = None
+        self._paid = asyncio.Semaphore(_PAID_AT_ONCE)
 
     # ---- following
 
@@ -134,36 +164,64 @@ class Views:
             tx.cursors.advance(view.name, cursor.position, episodes[-1].seq)
 
     async def catch_up(
-        self, scope: Scope, *, within: float, skip: Sequence[str] = (), also: Sequence[View] = ()
+        self,
+        scope: Scope,
+        *,
+        within: float,
+        learning: float = 0.0,
+        thorough: bool = False,
+        skip: Sequence[str] = (),
+        also: Sequence[View] = (),
     ) -> None:
-        """Bring every view of the scope up to date: inline ones fully, the others for at most `within` seconds; what is
-        not done by then goes on in the background. `also` are views that are not kept up to date otherwise."""
+        """Bring every view of the scope up to date: inline ones fully, those that are awaited for at most `within` seconds,
+        the others for at most `learning`; what is not done by then goes on in the background. With `thorough`, batches
+        that are not full yet too. `also` are views that are not kept up to date otherwise."""
 
         def behind(tx: Tx) -> tuple[bool, list[View]]:
-            inline = any(self._is_due(tx, view.name) for view in self.inline if view.name not in skip)
-            return inline, [view for view in (*self.views, *also) if self._is_due(tx, view.name)]
+            inline = any(self._follows(tx, view.name) for view in self.inline if view.name not in skip)
+            slow = [view for view in (*self.views, *also) if not view.outside]
+            return inline, [view for view in slow if self._is_due(tx, view, thorough=thorough)]
 
         while True:
             inline, views = await self._store.read(scope, behind)
             if not inline:
                 break
             await self._store.write(scope, lambda tx: self.follow(tx, skip=skip), durable=False)
-        await self._wait([self._task(scope, view, None) for view in views], within)
+        tasks = [(view.awaited, self._task(scope, view, None, thorough=thorough)) for view in views]
+        await self._wait([task for awaited, task in tasks if awaited], within)
+        await self._wait([task for awaited, task in tasks if not awaited], learning)
 
-    def _is_due(self, tx: Tx, view: str) -> bool:
-        """Whether there is something to derive that may be tried by now."""
+    def _follows(self, tx: Tx, view: str) -> bool:
+        """Whether there is something that an inline view has not followed yet, and may try to by now."""
         cursor = tx.cursors.of(view)
         return cursor.retry_at <= tx.now and (cursor.position < tx.log.last() or bool(tx.cursors.marked(view, 1)))
 
+    def _is_due(self, tx: Tx, view: View, *, thorough: bool = False) -> bool:
+        """Whether there is something to derive that may be tried by now."""
+        cursor = tx.cursors.of(view.name)
+        if cursor.retry_at > tx.now:
+            return False
+        return bool(tx.cursors.marked(view.name, 1)) or self._is_ripe(tx, view, cursor, thorough=thorough)
+
+    def _is_ripe(self, tx: Tx, view: View, cursor: Cursor, *, thorough: bool = False) -> bool:
+        """Whether a batch is full, or its first episode has waited long enough."""
+        count, since = tx.log.waiting(cursor.position, view.batch)
+        if since is None:
+            return False
+        return thorough or count >= view.batch or cursor.failures > 0 or since + view.patience <= tx.now
+
     def gather(self, tx: Tx) -> list[tuple[View, Batch]]:
         """What the slow views have to derive next, read in the transaction that appended it."""
-        return [(view, batch) for view in self.views if (batch := self._next(tx, view)) is not None]
+        views = [view for view in self.views if not view.outside]
+        return [(view, batch) for view in views if (batch := self.next(tx, view)) is not None]
 
     async def derive(self, scope: Scope, gathered: Sequence[tuple[View, Batch]], *, within: float) -> bool:
-        """Go on from what was gathered until the slow views are up to date, waiting at most `within` seconds; whether
-        they are."""
-        done = await self._wait([self._task(scope, view, batch) for view, batch in gathered], within)
-        return done and len(gathered) == len(self.views)
+        """Go on from what was gathered until the slow views are up to date, waiting at most `within` seconds for those that
+        are awaited; whether they are."""
+        tasks = [(view.awaited, self._task(scope, view, batch)) for view, batch in gathered]
+        awaited = [task for awaited, task in tasks if awaited]
+        done = await self._wait(awaited, within)
+        return done and len(awaited) == sum(view.awaited for view in self.views)
 
     async def _wait(self, tasks: Sequence[asyncio.Task[bool]], within: float) -> bool:
         if not tasks:
@@ -171,7 +229,7 @@ class Views:
         ended, running = await asyncio.wait(tasks, timeout=within)
         return not running and all(task.result() for task in ended if not task.cancelled())
 
-    def _task(self, scope: Scope, view: View, first: Batch | None) -> asyncio.Task[bool]:
+    def _task(self, scope: Scope, view: View, first: Batch | None, *, thorough: bool = False) -> asyncio.Task[bool]:
         """A task that brings a view up to date, after the one that may be running."""
         key = (scope, view.name)
         before = self._running.get(key)
@@ -179,7 +237,7 @@ class Views:
         async def run() -> bool:
             if before is not None:
                 await asyncio.wait({before})
-            return await self._derive(scope, view, first)
+            return await self._derive(scope, view, first, thorough=thorough)
 
         task = self._running[key] = asyncio.create_task(run())
         self._tasks.add(task)
@@ -192,55 +250,116 @@ class Views:
         task.add_done_callback(ended)
         return task
 
-    async def _derive(self, scope: Scope, view: View, batch: Batch | None) -> bool:
+    async def _derive(self, scope: Scope, view: View, batch: Batch | None, *, thorough: bool) -> bool:
         """Derive and apply batch after batch; whether the view is up to date after it."""
         try:
-            while batch := batch or await self._store.read(scope, lambda tx: self._next(tx, view)):
-                if view.paid and not await self._store.write(
-                    scope, lambda tx: tx.cursors.claim(view.name, self._owner, tx.now + _CLAIM), durable=False
-                ):
+            while batch := batch or await self._store.read(scope, lambda tx: self.next(tx, view, thorough=thorough)):
+                if view.paid and not await self._store.write(scope, partial(self._claim, view.name), durable=False):
                     return False
-                derived = await view.derive(batch.gathered)
-                more = await self._store.write(scope, partial(self._apply, view, batch, derived), durable=False)
+                derived = await self._derived(view, batch)
+                apply = partial(self._apply, view, batch, derived, thorough)
+                more = await self._store.write(scope, apply, durable=False)
                 batch = None
                 if not more:
                     return True
             return False
+        except asyncio.CancelledError:
+            if view.paid:
+                with contextlib.suppress(StoreError):
+                    release = partial(_release, view.name, self._owner)
+                    await self._store.write(scope, release, durable=False)
+            raise
         except ProviderError as error:
             log.warning("%s is behind: %s", view.name, error)
-            await self._store.write(scope, partial(_note_failure, view.name, str(error)), durable=False)
+            await self._failed(scope, view, batch, str(error), error)
         except StoreError as error:
             log.warning("%s could not be brought up to date: %s", view.name, error)
-        except Exception:
+        except Exception as error:
             log.exception("%s failed", view.name)
-            reason = "an unexpected failure (see the server's log)"
-            with contextlib.suppress(StoreError):
-                await self._store.write(scope, partial(_note_failure, view.name, reason), durable=False)
+            await self._failed(scope, view, batch, "an unexpected failure (see the server's log)", error)
         return False
 
-    def _next(self, tx: Tx, view: View) -> Batch | None:
+    async def _derived(self, view: View, batch: Batch) -> Any:
+        if not view.paid:
+            return await view.derive(batch.gathered)
+        async with self._paid:
+            return await view.derive(batch.gathered)
+
+    def _claim(self, view: str, tx: Tx) -> bool:
+        owner = tx.cursors.of(view).owner
+        gone = owner if owner and not _runs(owner) else ""
+        return tx.cursors.claim(view, self._owner, tx.now + _CLAIM, instead_of=gone)
+
+    async def _failed(self, scope: Scope, view: View, batch: Batch | None, reason: str, error: Exception) -> None:
+        """Note a failure and try again later; an episode that fails again and again by itself is set aside."""
+        rejected = isinstance(error, ProviderRejected) or not isinstance(error, ProviderError)
+        wait = timedelta(seconds=error.retry_after if isinstance(error, ProviderError) else 0.0)
+
+        def note(tx: Tx) -> float:
+            if rejected and batch and len(batch.seqs) == 1 and tx.cursors.of(view.name).rejections + 1 >= TRIES:
+                if self._done(tx, view, batch):
+                    tx.cursors.set_aside(view.name, batch.seqs[0], reason)
+                    log.warning("%s goes on without one episode: %s", view.name, reason)
+                return 0.0
+            retry_at = tx.cursors.fail(view.name, reason, rejected=rejected, wait=wait)
+            return (retry_at - tx.now).total_seconds()
+
+        with contextlib.suppress(StoreError):
+            delay = await self._store.write(scope, note, durable=False)
+            if self._background is not None:
+                self._again(scope, view.name, delay)
+
+    def _again(self, scope: Scope, view: str, delay: float) -> None:
+        """Look at a scope once more after a while."""
+
+        async def look() -> None:
+            await asyncio.sleep(delay)
+            with contextlib.suppress(StoreError):
+                await self.catch_up(scope, within=0.0)
+
+        if (waiting := self._retries.get((scope, view))) is not None:
+            waiting.cancel()
+        self._retries[scope, view] = asyncio.create_task(look())
+
+    def next(self, tx: Tx, view: View, *, thorough: bool = False) -> Batch | None:
+        """What a view derives next; None where there is nothing, or it is not time yet."""
         cursor = tx.cursors.of(view.name)
         if cursor.retry_at > tx.now:
             return None
-        # after failures the batch is smaller, so that one bad text cannot hold up all others
-        size = max(1, view.batch >> cursor.failures)
+        # a text that is refused must not hold up those beside it, nor must a batch that is too much for a busy model
+        size = max(1, view.batch >> max(cursor.rejections, cursor.failures - 2, 0))
         marked = tx.cursors.marked(view.name, size)
-        episodes = tx.log.at(marked) if marked else tx.log.after(cursor.position, size)
-        if not marked and not episodes:
+        if not marked and not self._is_ripe(tx, view, cursor, thorough=thorough):
             return None
+        episodes = tx.log.at(marked) if marked else tx.log.after(cursor.position, size)
         seqs = marked or [episode.seq for episode in episodes]
         return Batch(cursor.position, tx.epoch(), seqs, bool(marked), view.gather(tx, episodes))
 
-    def _apply(self, view: View, batch: Batch, derived: Any, tx: Tx) -> bool:
-        """Write a batch, unless something was forgotten meanwhile (then it is derived again) or another process was
-        faster; whether there is more to derive."""
-        if tx.epoch() == batch.epoch:
-            if batch.again:
-                tx.cursors.unmark(view.name, batch.seqs)
-                view.apply(tx, batch.gathered, derived)
-            elif tx.cursors.advance(view.name, batch.position, batch.seqs[-1]):
-                view.apply(tx, batch.gathered, derived)
-        return self._is_due(tx, view.name)
+    def apply(self, tx: Tx, view: View, batch: Batch, derived: Any) -> bool:
+        """Write a batch, unless something was forgotten meanwhile (then it is derived again) or somebody else was faster;
+        whether it was written."""
+        if tx.epoch() != batch.epoch or not self._done(tx, view, batch):
+            return False
+        view.apply(tx, batch.gathered, derived)
+        return True
+
+    def _done(self, tx: Tx, view: View, batch: Batch) -> bool:
+        if batch.again:
+            tx.cursors.unmark(view.name, batch.seqs)
+            return True
+        return tx.cursors.advance(view.name, batch.position, batch.seqs[-1])
+
+    def _apply(self, view: View, batch: Batch, derived: Any, thorough: bool, tx: Tx) -> bool:
+        """Write a batch; whether there is more to derive."""
+        self.apply(tx, view, batch, derived)
+        return self._is_due(tx, view, thorough=thorough)
+
+    def retry_aside(self, tx: Tx, view: str) -> int:
+        """Let a view try again what it had set aside; how many episodes that is."""
+        seqs = [aside.seq for aside in tx.cursors.aside() if aside.view == view]
+        tx.cursors.forget_aside(view, seqs)
+        tx.cursors.mark(view, seqs)
+        return len(seqs)
 
     def _all(self) -> list[InlineView | View]:
         return [*self.inline, *self.views]
@@ -250,19 +369,29 @@ class Views:
     def names(self) -> list[str]:
         return [view.name for view in self._all()]
 
-    def lags(self, tx: Tx) -> list[Lag]:
-        """The views that are behind the log in this scope."""
+    def lags(self, tx: Tx, *, thorough: bool = False) -> list[Lag]:
+        """The views that are behind the log in this scope; with `thorough` also those that only wait for a full batch."""
         last = tx.log.last()
         lags = []
         for view in self._all():
             cursor = tx.cursors.of(view.name)
-            if cursor.position < last:
+            if cursor.position < last and (
+                thorough or cursor.reason or view in self.inline or self._is_ripe(tx, view, cursor)  # type: ignore[arg-type]
+            ):
                 lags.append(Lag(view.name, tx.log.count(cursor.position), cursor.reason))
         return lags
+
+    def waiting(self, tx: Tx) -> int:
+        """Episodes that wait for somebody outside to derive from them, counted up to a thousand; 0 where no batch is full
+        and none has waited for long."""
+        outside = [view for view in self.views if view.outside]
+        ripe = [view for view in outside if self._is_ripe(tx, view, tx.cursors.of(view.name))]
+        return max((tx.log.waiting(tx.cursors.of(view.name).position, _COUNTED)[0] for view in ripe), default=0)
 
     def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
         for view in self._all():
             view.forget(tx, seqs)
+            tx.cursors.forget_aside(view.name, seqs)
 
     async def rebuild(self, scope: Scope, name: str, progress: Callable[[int], None]) -> None:
         """Throw a view of the scope away and derive it again. `progress` is told how many episodes are still to come."""
@@ -272,6 +401,7 @@ class Views:
             def reset(tx: Tx, view: InlineView | View = view) -> None:
                 view.clear(tx)
                 tx.cursors.unmark(view.name, tx.cursors.marked(view.name, 2**31))
+                tx.cursors.forget_aside(view.name, [aside.seq for aside in tx.cursors.aside()])
                 tx.cursors.reset(view.name)
 
             await self._store.write(scope, reset)
@@ -284,7 +414,7 @@ class Views:
             progress(before)
             if not before:
                 return
-            await self.catch_up(scope, within=0.25)
+            await self.catch_up(scope, within=0.25, learning=0.25, thorough=True)
             lags = await self._store.read(scope, self.lags)
             reasons = [lag.reason for lag in lags if lag.view == name and lag.reason]
             if reasons:
@@ -307,12 +437,27 @@ class Views:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
-        tasks: list[asyncio.Task[Any]] = [*self._tasks, *([self._background] if self._background else [])]
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._retries.values()]
+        tasks += [self._background] if self._background else []
+        self._background = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._background = None
 
 
-def _note_failure(view: str, reason: str, tx: Tx) -> None:
-    tx.cursors.fail(view, reason)
+def _release(view: str, owner: str, tx: Tx) -> None:
+    tx.cursors.release(view, owner)
+
+
+def _runs(owner: str) -> bool:
+    """Whether the process that made a claim may still run; one on another machine is not asked."""
+    _, pid, host = owner.split(" ", 2)
+    if host != platform.node() or os.name != "posix":
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -11,11 +11,13 @@ from mcp_memory.store.times import EPOCH, micros, moment
 
 _BACKOFF = timedelta(seconds=2)
 _BACKOFF_MOST = timedelta(minutes=10)
+_AFRESH = "owner = '', owned_until = 0, failures = 0, rejections = 0, retry_at = 0, reason = ''"
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`position` is that of the last episode the view has seen; `retry_at` is when to try again after `failures`."""
+    """`position` is that of the last episode the view has seen; `retry_at` is when to try again after `failures`, of which
+    `rejections` were due to what was to be derived."""
 
     position: int = 0
     owner: str = ""
@@ -23,6 +25,16 @@ class Cursor:
     failures: int = 0
     retry_at: datetime = EPOCH
     reason: str = ""
+    rejections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """An episode that a view could not derive after many tries, and goes on without."""
+
+    view: str
+    seq: int
+    reason: str
 
 
 class Cursors:
@@ -33,13 +45,14 @@ class Cursors:
 
     def of(self, view: str) -> Cursor:
         row = self._db.row(
-            "SELECT position, owner, owned_until, failures, retry_at, reason FROM cursors WHERE scope = ? AND view = ?",
+            "SELECT position, owner, owned_until, failures, retry_at, reason, rejections FROM cursors "
+            "WHERE scope = ? AND view = ?",
             (self._scope, view),
         )
         if row is None:
             return Cursor()
-        position, owner, owned_until, failures, retry_at, reason = row
-        return Cursor(position, owner, moment(owned_until), failures, moment(retry_at), reason)
+        position, owner, owned_until, failures, retry_at, reason, rejections = row
+        return Cursor(position, owner, moment(owned_until), failures, moment(retry_at), reason, rejections)
 
     def views(self) -> list[str]:
         """The views that have ever followed this scope."""
@@ -49,8 +62,7 @@ class Cursors:
         """Move on from `expected`, release the claim, forget the failures; false where somebody else was faster."""
         self._begin(view)
         self._db.execute(
-            "UPDATE cursors SET position = ?, owner = '', owned_until = 0, failures = 0, retry_at = 0, reason = '' "
-            "WHERE scope = ? AND view = ? AND position = ?",
+            f"UPDATE cursors SET position = ?, {_AFRESH} WHERE scope = ? AND view = ? AND position = ?",
             (position, self._scope, view, expected),
         )
         return self._db.changes == 1
@@ -59,30 +71,55 @@ class Cursors:
         """Set a view back, so that it derives again what comes after `position`."""
         self._begin(view)
         self._db.execute(
-            "UPDATE cursors SET position = min(position, ?), owner = '', owned_until = 0, failures = 0, retry_at = 0, "
-            "reason = '' WHERE scope = ? AND view = ?",
+            f"UPDATE cursors SET position = min(position, ?), {_AFRESH} WHERE scope = ? AND view = ?",
             (position, self._scope, view),
         )
 
-    def claim(self, view: str, owner: str, until: datetime) -> bool:
-        """Take the view's next batch for oneself until then; false while another owner holds it."""
+    def claim(self, view: str, owner: str, until: datetime, *, instead_of: str = "") -> bool:
+        """Take the view's next batch for oneself until then; false while another owner holds it. `instead_of` is an owner
+        who is known to be gone."""
         self._begin(view)
         self._db.execute(
             "UPDATE cursors SET owner = ?, owned_until = ? WHERE scope = ? AND view = ? "
-            "AND (owner IN ('', ?) OR owned_until < ?)",
-            (owner, micros(until), self._scope, view, owner, micros(self._now)),
+            "AND (owner IN ('', ?, ?) OR owned_until < ?)",
+            (owner, micros(until), self._scope, view, owner, instead_of, micros(self._now)),
         )
         return self._db.changes == 1
 
-    def fail(self, view: str, reason: str) -> None:
-        """Note a failure; the wait before the next try doubles with each."""
-        self._begin(view)
-        failures = self.of(view).failures + 1
-        wait = min(_BACKOFF * 2 ** min(failures - 1, 20), _BACKOFF_MOST)
+    def release(self, view: str, owner: str) -> None:
+        """Give a claim back."""
         self._db.execute(
-            "UPDATE cursors SET failures = ?, retry_at = ?, reason = ?, owner = '', owned_until = 0 "
+            "UPDATE cursors SET owner = '', owned_until = 0 WHERE scope = ? AND view = ? AND owner = ?",
+            (self._scope, view, owner),
+        )
+
+    def fail(self, view: str, reason: str, *, rejected: bool = False, wait: timedelta = timedelta(0)) -> datetime:
+        """Note a failure, due to what was to be derived where it was `rejected`; when to try again. The wait doubles with
+        each failure, and is at least `wait`."""
+        self._begin(view)
+        cursor = self.of(view)
+        doubled: timedelta = min(_BACKOFF * 2 ** min(cursor.failures, 20), _BACKOFF_MOST)
+        retry_at: datetime = self._now + max(doubled, min(wait, _BACKOFF_MOST))
+        self._db.execute(
+            "UPDATE cursors SET failures = ?, rejections = ?, retry_at = ?, reason = ?, owner = '', owned_until = 0 "
             "WHERE scope = ? AND view = ?",
-            (failures, micros(self._now + wait), reason, self._scope, view),
+            (cursor.failures + 1, cursor.rejections + rejected, micros(retry_at), reason, self._scope, view),
+        )
+        return retry_at
+
+    # ---- what is left out, and what is derived again
+
+    def set_aside(self, view: str, seq: int, reason: str) -> None:
+        """Let a view go on without an episode that it could not derive."""
+        self._db.execute("INSERT OR REPLACE INTO aside VALUES (?, ?, ?, ?)", (self._scope, view, seq, reason))
+
+    def aside(self) -> list[Aside]:
+        rows = self._db.rows("SELECT view, seq, reason FROM aside WHERE scope = ? ORDER BY view, seq", (self._scope,))
+        return [Aside(*row) for row in rows]
+
+    def forget_aside(self, view: str, seqs: Iterable[int]) -> None:
+        self._db.executemany(
+            "DELETE FROM aside WHERE scope = ? AND view = ? AND seq = ?", [(self._scope, view, seq) for seq in seqs]
         )
 
     def mark(self, view: str, seqs: Iterable[int]) -> None:

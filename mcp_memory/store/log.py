@@ -219,6 +219,15 @@ class Log:
         counted: int = self._db.row("SELECT count(*) FROM episodes WHERE scope = ? AND seq > ?", (self._scope, after))
         return counted
 
+    def waiting(self, after: int, limit: int) -> tuple[int, datetime | None]:
+        """How many episodes come after a position, counted up to `limit`, and when the first of them was stored."""
+        count, first = self._db.row(
+            "SELECT count(*), min(created_at) FROM "
+            "(SELECT created_at FROM episodes WHERE scope = ? AND seq > ? ORDER BY seq LIMIT ?)",
+            (self._scope, after, limit),
+        )
+        return count, None if first is None else moment(first)
+
     def extent(self) -> tuple[datetime | None, datetime | None, int]:
         """When the first and the last episode of the scope were said, and about how many characters all have."""
         first, last, characters = self._db.row(
