@@ -48,6 +48,8 @@ def added(answer: Added) -> Reply:
     lines += [f"Learned: {_fact_line(fact)}" for fact in answer.learned]
     if answer.replaced:
         lines.append(f"Not stored, replaced: {', '.join(answer.replaced)}.")
+    if answer.waiting:
+        lines.append(_waiting(answer.waiting))
     lines += _lag_lines(answer.lags)
     data: Data = {
         "memories": [
@@ -63,6 +65,8 @@ def added(answer: Added) -> Reply:
     }
     if answer.replaced:
         data["replaced"] = list(answer.replaced)
+    if answer.waiting:
+        data["waiting"] = _waiting(answer.waiting)
     return Reply("\n".join(lines), data | _lag_data(answer.lags))
 
 
@@ -231,24 +235,54 @@ def forgotten(answer: Forgotten) -> Reply:
 
 
 def consolidated(report: Report) -> Reply:
+    """What was done and, where a batch waits for the agent, what it is to do: the instructions, the messages, the token."""
+    done = report.done
     derived = [f"{view}: {count} episodes" for view, count in report.derived.items() if count]
-    lines = ["Dry run: nothing was changed." if report.dry_run else "Consolidated."]
-    lines.append(f"Caught up: {', '.join(derived)}." if derived else "Every view was up to date.")
+    changes = {
+        "learned": (done.learned, "commands applied"),
+        "merged": (done.merged, "facts merged"),
+        "expired": (done.expired, "facts gone stale and ended"),
+        "ended": (done.ended, "facts ended"),
+    }
+    caught_up, would = ("Behind", "Dry run: nothing was changed.") if report.dry_run else ("Caught up", "Consolidated.")
+    lines = [would, f"{caught_up}: {', '.join(derived)}." if derived else "Every view was up to date."]
+    lines += [f"{count} {what}." for count, what in changes.values() if count]
     lines.append(f"{report.facts_after} facts are known ({report.facts_after - report.facts_before:+d}).")
-    lines.append(NO_MODEL)
-    if report.more:
-        lines.append("More is left: call consolidate again.")
+    lines += [f"Not applied: {refusal.command} ({refusal.reason})" for refusal in done.refused[:_REFUSALS]]
     data: Data = {
         "views": [{"id": view, "content": f"{count} episodes"} for view, count in report.derived.items()],
         "next": "",
         "facts": report.facts_after,
+        **{name: count for name, (count, _) in changes.items()},
         "more": report.more,
-        "note": NO_MODEL,
     }
+    if done.refused:
+        data["refused"] = [
+            {"command": refusal.command, "reason": refusal.reason} for refusal in done.refused[:_REFUSALS]
+        ]
+    if report.handed:
+        handed = report.handed
+        lines += ["", handed.instructions, "", handed.head, *(line for _, line in handed.items), ""]
+        lines.append(f"batch={handed.token}")
+        items = [{"id": id, "content": line} for id, line in handed.items]
+        told = {"instructions": handed.instructions, "known": handed.head, "batch": handed.token}
+        data = {"messages": items, "next": "", **data, **told}
+    elif report.waiting and report.agent:
+        lines.append(_waiting(report.waiting))
+        data["waiting"] = report.waiting
+    elif report.more:
+        lines.append("More is left: call consolidate again.")
     return Reply("\n".join([*lines, *_lag_lines(report.lags)]), data | _lag_data(report.lags))
 
 
-NO_MODEL = "No language model is configured: facts come from rules alone, without a model."
+_REFUSALS = 10
+
+NO_MODEL = "No language model is configured: facts come from rules, and from you when you call consolidate."
+
+
+def _waiting(count: int) -> str:
+    said = "1 message waits" if count == 1 else f"{count} messages wait"
+    return f"{said} to be distilled into the profile: call consolidate when convenient."
 
 
 def stats(counted: Stats) -> Reply:
@@ -334,6 +368,8 @@ def _fact_data(fact: Feature) -> Data:
         data["valid_to"] = shown(fact.valid_to)
     if fact.superseded_by:
         data["superseded_by"] = fact.superseded_by
+    if fact.verified_at and fact.verified_at != fact.valid_from:
+        data["verified_at"] = shown(fact.verified_at)
     return data
 
 

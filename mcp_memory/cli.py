@@ -9,31 +9,37 @@ import asyncio
 import errno
 import json
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from mcp_memory.corrections import profile
 from mcp_memory.errors import InvalidInput, MemoryServerError, SettingsError
 from mcp_memory.settings import Settings, load
-from mcp_memory.terminal import echo_json, lines, progress, show
-
-T = TypeVar("T")
+from mcp_memory.terminal import (
+    UNCUT,
+    answer,
+    as_json_option,
+    echo_json,
+    flag,
+    lines,
+    own,
+    progress,
+    show,
+    with_memory,
+)
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
     from mcp_memory.memory import Memory
     from mcp_memory.tools import Tools
-    from mcp_memory.types import Scope
 
 REBUILT = ("words", "rules", "summary", "vectors")
-
-UNCUT = 1_000_000
-"""Tokens of an answer: what people and programs ask for here is not cut."""
+ASKED_FOR = ("extract",)
 
 
 class Commands(click.Group):
@@ -51,9 +57,6 @@ class Commands(click.Group):
 
 class Misuse(click.ClickException):
     exit_code = 2
-
-
-as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -143,7 +146,7 @@ def add(
         fields = None
     if not isinstance(fields, dict):
         raise InvalidInput('metadata: not a JSON object; write --metadata \'{"topic": "travel"}\'.')
-    _answer(
+    answer(
         settings,
         as_json,
         lambda tools: tools.add_memory(
@@ -175,7 +178,7 @@ def search(
     kinds: str, cursor: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Find what was said, by meaning and words. Without QUERY: the newest that the options select."""
-    _answer(
+    answer(
         settings,
         as_json,
         lambda tools: tools.search_memory(
@@ -194,27 +197,6 @@ def search(
 
 
 @main.command()
-@click.option("--category", default="")
-@click.option("--tag", default="", help="Such as likes, home, instructions.")
-@click.option("--as-of", default="", help="As it stood then (ISO date or time).")
-@click.option("--history", is_flag=True, help="What has ended, too.")
-@click.option("--sources", is_flag=True, help="Quote what each fact rests on.")
-@as_json_option
-@click.pass_obj
-def profile(
-    settings: Settings, category: str, tag: str, as_of: str, history: bool, sources: bool, as_json: bool
-) -> None:
-    """What is known about the user."""
-    _answer(
-        settings,
-        as_json,
-        lambda tools: tools.read_profile(
-            category=category, tag=tag, as_of=as_of, history=history, sources=sources, max_tokens=UNCUT
-        ),
-    )
-
-
-@main.command()
 @click.argument("query", default="")
 @click.option("--session", default="", help="The conversation at hand.")
 @click.option("--max-tokens", type=click.IntRange(50, 100_000), default=1_500, show_default=True)
@@ -222,7 +204,7 @@ def profile(
 @click.pass_obj
 def context(settings: Settings, query: str, session: str, max_tokens: int, as_json: bool) -> None:
     """The block that an agent gets before it answers QUERY (or the session's last message)."""
-    _answer(
+    answer(
         settings,
         as_json,
         lambda tools: tools.read_context(query=query, session_id=session, max_tokens=max_tokens),
@@ -256,7 +238,7 @@ def forget(
             _ask(shown, as_json)
         return await tools.forget(**selection, confirm=True, preview=shown["preview"])
 
-    _answer(settings, as_json, forget)
+    answer(settings, as_json, forget)
 
 
 def _ask(shown: dict[str, Any], as_json: bool) -> None:
@@ -278,7 +260,7 @@ def _ask(shown: dict[str, Any], as_json: bool) -> None:
 @click.pass_obj
 def consolidate(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Bring everything that is derived up to date."""
-    _answer(settings, as_json, lambda tools: tools.consolidate(dry_run=dry_run))
+    answer(settings, as_json, lambda tools: tools.consolidate(dry_run=dry_run))
 
 
 @main.command()
@@ -290,35 +272,38 @@ def stats(settings: Settings, as_json: bool) -> None:
     async def count(memory: Memory) -> None:
         from mcp_memory import answers
 
-        reply = answers.stats(await memory.stats(_own(settings)))
+        reply = answers.stats(await memory.stats(own(settings)))
         show(reply.text, reply.data, as_json)
 
-    _with_memory(settings, count)
+    with_memory(settings, count)
 
 
 # ---- looking after
 
 
 @main.command()
-@click.argument("views", nargs=-1, type=click.Choice(REBUILT))
+@click.argument("views", nargs=-1, type=click.Choice([*REBUILT, *ASKED_FOR]))
+@click.option("--aside", is_flag=True, help="Only what was set aside after many failures.")
 @as_json_option
 @click.pass_obj
-def rebuild(settings: Settings, views: tuple[str, ...], as_json: bool) -> None:
-    """Throw VIEWS away (all if none is named) and derive them again, for all users unless --user is given."""
+def rebuild(settings: Settings, views: tuple[str, ...], aside: bool, as_json: bool) -> None:
+    """Throw VIEWS away and derive them again, for all users unless --user is given. Without VIEWS: all but `extract`, which
+    asks a language model for every message."""
 
     async def rebuild(memory: Memory) -> list[dict[str, Any]]:
-        chosen = [name for name in memory.views.names() if name.partition("/")[0] in (views or REBUILT)]
-        scopes = [_own(settings)] if _flag("user_id") else await memory.store.scopes()
+        wanted = views or ((*REBUILT, *ASKED_FOR) if aside else REBUILT)
+        chosen = [name for name in memory.views.names() if name.partition("/")[0] in wanted]
+        scopes = [own(settings)] if flag("user_id") else await memory.store.scopes()
         done = []
         with progress(hidden=as_json) as start:
             for scope in scopes:
                 for name in chosen:
                     tell, count = start(f"{name} of {scope.user}")
-                    await memory.rebuild(scope, name, tell)
+                    await (memory.retry_aside if aside else memory.rebuild)(scope, name, tell)
                     done.append({"user": scope.user, "view": name, "episodes": count()})
         return done
 
-    done = _with_memory(settings, rebuild)
+    done = with_memory(settings, rebuild)
     lines = [f"{one['user']}: {one['view']}, {one['episodes']} derived" for one in done]
     show("\n".join(lines) or "There is nothing to rebuild.", {"rebuilt": done}, as_json)
 
@@ -367,20 +352,20 @@ def export_(settings: Settings, file: Path | None, everyone: bool, as_json: bool
     async def export(memory: Memory) -> int:
         from mcp_memory.transfer import HEADER, writing
 
-        own = _own(settings)
+        mine = own(settings)
         scopes = [
-            scope for scope in await memory.store.scopes() if (scope.org, scope.project) == (own.org, own.project)
+            scope for scope in await memory.store.scopes() if (scope.org, scope.project) == (mine.org, mine.project)
         ]
         count = 0
         with writing(file) if file else nullcontext(echo_json) as write:
             write(HEADER)
-            for scope in scopes if everyone else [own]:
+            for scope in scopes if everyone else [mine]:
                 async for record in memory.export(scope):
                     write({"user": scope.user, **record} if everyone else record)
                     count += record["type"] == "episode"
         return count
 
-    count = _with_memory(settings, export)
+    count = with_memory(settings, export)
     if file is not None:
         show(f"Exported to {file}: {count}.", {"exported": count, "file": str(file)}, as_json)
 
@@ -398,20 +383,20 @@ def import_(settings: Settings, file: Any, as_json: bool) -> None:
     async def take_in(memory: Memory) -> dict[str, int]:
         from mcp_memory import transfer
 
-        own = _own(settings)
+        mine = own(settings)
         by_user: dict[str, list[transfer.Record]] = {}
         for record in transfer.records(file):
-            by_user.setdefault(record.get("user", own.user), []).append(record)
-        others = [user for user in by_user if _flag("user_id") and user != own.user]
+            by_user.setdefault(record.get("user", mine.user), []).append(record)
+        others = [user for user in by_user if flag("user_id") and user != mine.user]
         total = {"stored": 0, "left_out": sum(len(by_user.pop(user)) for user in others)}
         for user, records in by_user.items():
-            done = await memory.import_(replace(own, user=user), records)
+            done = await memory.import_(replace(mine, user=user), records)
             for name in ("stored", "known", "forgotten", "decisions"):
                 total[name] = total.get(name, 0) + getattr(done, name)
             total["behind"] = total.get("behind", 0) + max((lag.episodes for lag in done.lags), default=0)
         return total
 
-    total = _with_memory(settings, take_in)
+    total = with_memory(settings, take_in)
     said = [
         f"{what}: {total[name]}."
         for name, what in (
@@ -427,44 +412,7 @@ def import_(settings: Settings, file: Any, as_json: bool) -> None:
     show(" ".join(said), total, as_json)
 
 
-# ---- running and showing
-
-
-def _own(settings: Settings) -> Scope:
-    from mcp_memory.types import Scope
-
-    return Scope(settings.org_id, settings.project_id, settings.user_id)
-
-
-def _flag(name: str) -> Any:
-    """A global option as it was given on the command line; None where it was not."""
-    return click.get_current_context().find_root().params[name]
-
-
-def _with_memory(settings: Settings, act: Callable[[Memory], Awaitable[T]]) -> T:
-    async def run() -> T:
-        from mcp_memory.assembly import open_memory
-
-        async with open_memory(settings, background=False) as memory:
-            return await act(memory)
-
-    return asyncio.run(run())
-
-
-def _answer(settings: Settings, as_json: bool, ask: Callable[[Tools], Awaitable[CallToolResult]]) -> None:
-    """Show what one of the server's tools answers."""
-
-    async def call(memory: Memory) -> CallToolResult:
-        from mcp_memory.tools import Tools
-
-        async def running() -> Memory:
-            return memory
-
-        return await ask(Tools(running, settings, lambda: ""))
-
-    answer = _with_memory(settings, call)
-    said = "\n".join(part.text for part in answer.content if part.type == "text")
-    show(said, answer.structured_content or {}, as_json)
+main.add_command(profile)
 
 
 if __name__ == "__main__":

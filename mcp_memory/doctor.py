@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from mcp_memory.assembly import load_embedder, open_memory
+from mcp_memory.assembly import load_embedder, load_language_model, open_memory
 from mcp_memory.errors import MemoryServerError
 from mcp_memory.memory import Memory
 from mcp_memory.protocols import Embedder, Store
 from mcp_memory.settings import Settings, default_file
 from mcp_memory.store.schema import FILE_NAME
 from mcp_memory.types import Lag
+from mcp_memory.working import Summarised
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -46,6 +48,7 @@ async def examine(settings: Settings, *, vacuum: bool = False) -> AsyncIterator[
         yield check
     embedder, check = await _embedder(settings)
     yield check
+    yield await _language_model(settings)
     file = settings.data_dir / FILE_NAME
     if not file.exists():
         yield Check("memory file", "ok", f"none yet; the first use makes {file}")
@@ -136,6 +139,27 @@ async def _embedder(settings: Settings) -> tuple[Embedder | None, Check]:
     return embedder, Check(name, "ok", f"{embedder.name} answers: {vectors.shape[1]} dimensions, floor {floor:.2f}")
 
 
+async def _language_model(settings: Settings) -> Check:
+    name = "language model"
+    try:
+        names = {settings.extract_model or settings.language_model, settings.summarise_model or settings.language_model}
+        models = [model for one in sorted(names) if (model := load_language_model(one, settings)) is not None]
+    except MemoryServerError as error:
+        return Check(name, "fail", "what is set cannot be used", str(error))
+    if not models:
+        return Check(name, "ok", "none: facts come from rules, and from the connected agent when it consolidates")
+    failed = []
+    for model in models:
+        try:
+            await model.reply('Answer with the JSON {"summary": "ready"} and nothing else.', "Ready?", Summarised)
+        except MemoryServerError as error:
+            failed.append(f"{error} Until then messages wait; none is lost.")
+        finally:
+            await model.close()
+    listed = ", ".join(model.name for model in models)
+    return Check(name, "fail" if failed else "ok", f"{listed} {'fails' if failed else 'answers'}", " ".join(failed))
+
+
 # ---- the file
 
 
@@ -155,6 +179,7 @@ async def _store(memory: Memory, file: Path, *, known: bool, vacuum: bool) -> As
     else:
         advice = "Stop every server, keep a copy of the file, then `mcp-memory export` what can still be read."
         yield Check("integrity", "fail", sound, advice)
+    yield await _aside(memory)
     async for check in _views(memory, [name for name in memory.views.names() if known or STAND_IN not in name]):
         yield check
     yield await _erasure(store)
@@ -176,7 +201,7 @@ async def _views(memory: Memory, names: Sequence[str]) -> AsyncIterator[Check]:
     scopes = await memory.store.scopes()
     behind: dict[str, list[tuple[str, Lag]]] = {name: [] for name in names}
     for scope in scopes:
-        for lag in await memory.store.read(scope, memory.views.lags):
+        for lag in await memory.store.read(scope, partial(memory.views.lags, thorough=True)):
             if lag.view in behind:
                 behind[lag.view].append((scope.user, lag))
     for view, lags in behind.items():
@@ -191,6 +216,19 @@ async def _views(memory: Memory, names: Sequence[str]) -> AsyncIterator[Check]:
         failed = any(lag.reason for _, lag in lags)
         advice = f"mcp-memory rebuild {view.partition('/')[0]}" if failed else "The next use catches up."
         yield Check(name, "warn" if failed else "ok", f"behind: {listed}{more}", advice)
+
+
+async def _aside(memory: Memory) -> Check:
+    """What views go on without after many tries."""
+    found = []
+    for scope in await memory.store.scopes():
+        left = await memory.store.read(scope, lambda tx: [(tx.log.at([one.seq]), one) for one in tx.cursors.aside()])
+        for episodes, aside in left:
+            found += [f"{aside.view}: {episode.id} of {scope.user} ({aside.reason})" for episode in episodes]
+    if not found:
+        return Check("set aside", "ok", "nothing")
+    more = f", and {len(found) - 5} more" if len(found) > 5 else ""
+    return Check("set aside", "warn", "; ".join(found[:5]) + more, "mcp-memory rebuild --aside tries again.")
 
 
 async def _erasure(store: Store) -> Check:

@@ -56,7 +56,7 @@ def admit(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
 
 
 _CARRIED = (
-    "speaker", "agent_id", "session_id", "produced_for", "category", "tags", "entities", "blocks", "metadata",
+    "speaker", "agent_id", "session_id", "produced_for", "tags", "entities", "blocks", "metadata",
 )  # fmt: skip
 
 

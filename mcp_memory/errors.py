@@ -4,6 +4,7 @@
   - InvalidInput         the caller's argument: names the argument and what would be accepted
     - InvalidFilter      a filter that cannot be read, with a caret under the place
     - InvalidCursor      a cursor that does not belong to this search
+    - InvalidBatch       an answer to a batch that was not handed out here, or is stale
   - NotFound             an id that this scope does not hold
   - ConfirmationNeeded   a broad `forget` without the token of its preview
   - ProviderError        an embedder or a language model could not do its work; the log is not affected
@@ -47,6 +48,10 @@ class InvalidFilter(InvalidInput):
 
 
 class InvalidCursor(InvalidInput):
+    pass
+
+
+class InvalidBatch(InvalidInput):
     pass
 
 

@@ -92,6 +92,7 @@ def forget_episodes(tx: Tx, views: Views, seqs: Sequence[int]) -> int:
     slots = tx.decisions.remove_unsupported(seqs)
     tx.log.remove(seqs)
     for slot in slots:
+        profile.forget_idle(tx, slot)
         profile.settle(tx, slot)
     tx.begin_epoch()
     tx.erase()

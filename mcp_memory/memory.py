@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -11,18 +12,39 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mcp_memory import consolidation, context, episodic, forgetting, profile, retrieval, transfer, working
-from mcp_memory.consolidation import Report
+from mcp_memory import (
+    commands,
+    consolidation,
+    context,
+    episodic,
+    extraction,
+    forgetting,
+    handing,
+    profile,
+    retrieval,
+    transfer,
+    working,
+)
+from mcp_memory.consolidation import ConsolidationView, Done, Handed, Report
 from mcp_memory.context import Context, Line, text_cost
 from mcp_memory.episodic import VectorsView
-from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
+from mcp_memory.errors import InvalidBatch, InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
-from mcp_memory.profile import RulesView
-from mcp_memory.protocols import Store, Tx
+from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.retrieval import Embedders, Found, Meaning
 from mcp_memory.transfer import Imported
-from mcp_memory.types import Episode, Feature, Lag, Message, Question, Scope, Selection, Stored
+from mcp_memory.types import (
+    Decision,
+    Episode,
+    Feature,
+    Lag,
+    Message,
+    Question,
+    Scope,
+    Selection,
+    Stored,
+)
 from mcp_memory.views import Batch, View, Views
 
 if TYPE_CHECKING:
@@ -36,6 +58,9 @@ ADD_WAIT_SECONDS = 2.0
 SEARCH_WAIT_SECONDS = 10.0
 """How long `search` waits for what others left behind, and for the embedder to answer."""
 
+PROFILE_WAIT_SECONDS = 4.0
+"""How long `profile` waits for a model that is drawing facts from a full batch just now."""
+
 CONSOLIDATE_SECONDS = 25.0
 
 RECALLED = 8
@@ -44,12 +69,14 @@ RECALLED = 8
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """`replaced` names private parts and secrets that were not stored; `learned` the facts that came at once."""
+    """`replaced` names private parts and secrets that were not stored; `learned` the facts that came at once; `waiting`
+    counts what waits for the connected agent to draw facts from."""
 
     stored: tuple[Stored, ...]
     learned: tuple[Feature, ...]
     lags: tuple[Lag, ...]
     replaced: tuple[str, ...]
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +116,21 @@ class Memory:
         store: Store,
         views: Views,
         embedders: Embedders,
+        models: Sequence[LanguageModel],
         *,
         weights: Weights,
         window_tokens: int,
         window_idle: timedelta,
+        agent_prompt: str,
     ) -> None:
         self.store = store
         self.views = views
         self._embedders = embedders
+        self._models = models
         self._weights = weights
         self._window_tokens = window_tokens
         self._window_idle = window_idle
+        self._agent_prompt = agent_prompt
 
     @staticmethod
     def open(settings: Settings | None = None) -> AbstractAsyncContextManager[Memory]:
@@ -118,16 +149,17 @@ class Memory:
         """
         admitted, replaced = episodic.admit(messages)
 
-        def append(tx: Tx) -> tuple[list[Stored], list[Feature], list[tuple[View, Batch]]]:
+        def append(tx: Tx) -> tuple[list[Stored], list[Feature], list[tuple[View, Batch | None]], bool, int]:
             before = tx.log.position()
             stored = tx.log.append(admitted)
             self.views.follow(tx, skip=("summary",))
-            return stored, _learned(tx, before), self.views.gather(tx)
+            failing = self.views.is_failing(tx)
+            return stored, _learned(tx, before), self.views.gather(tx), failing, self.views.waiting(tx)
 
-        stored, learned, gathered = await self.store.write(scope, append)
+        stored, learned, gathered, failing, waiting = await self.store.write(scope, append)
         complete = await self.views.derive(scope, gathered, within=ADD_WAIT_SECONDS)
-        lags = [] if complete else await self.lags(scope)
-        return Added(tuple(stored), tuple(learned), tuple(lags), tuple(replaced))
+        lags = [] if complete and not failing else await self.lags(scope)
+        return Added(tuple(stored), tuple(learned), tuple(lags), tuple(replaced), waiting)
 
     # ---- search
 
@@ -188,14 +220,54 @@ class Memory:
         history: bool = False,
     ) -> tuple[list[Feature], list[Lag]]:
         """The facts that are known, or were at `as_of`; with `history` those that were ended too."""
-        await self.views.catch_up(scope, within=0.0, skip=("summary",))
+        await self.views.catch_up(scope, within=0.0, learning=PROFILE_WAIT_SECONDS, skip=("summary",))
         return await self.store.read(
             scope,
             lambda tx: (
                 profile.facts(tx, category=category, tag=tag, as_of=as_of, history=history),
-                [lag for lag in self.views.lags(tx) if lag.view == RulesView.name],
+                [lag for lag in self.views.lags(tx) if lag.view in self.learning()],
             ),
         )
+
+    def learning(self) -> list[str]:
+        """The views that facts come from, as far as they are derived here."""
+        return [
+            profile.RulesView.name,
+            *(view.name for view in self.views.views if view.name.startswith(extraction.PREFIX) and not view.outside),
+        ]
+
+    async def waiting(self, scope: Scope) -> int:
+        """How many episodes wait for the connected agent to draw facts from, once a batch is full or has waited."""
+        return await self.store.read(scope, self.views.waiting)
+
+    async def decisions(self, scope: Scope) -> list[tuple[Decision, bool]]:
+        """Everything that was ever decided about the profile, in the order of the log, and whether it stands or was
+        undone."""
+
+        def read(tx: Tx) -> list[tuple[Decision, bool]]:
+            made = tx.decisions.after()
+            standing = {decision.seq for decision in profile.standing(made)}
+            return [(decision, decision.seq in standing) for decision in made]
+
+        return await self.store.read(scope, read)
+
+    async def correct(self, scope: Scope, category: str, tag: str, feature: str, value: str) -> Feature:
+        """Let a slot hold this value and no other, by hand. Raises InvalidInput where a part is empty or too long."""
+        command = commands.by_hand(category, tag, feature, value)
+        return await self.store.write(scope, lambda tx: profile.correct(tx, command))
+
+    async def end(self, scope: Scope, id: str) -> Feature:
+        """Let a fact end now, by hand. Raises NotFound."""
+        return await self.store.write(scope, lambda tx: profile.end(tx, id))
+
+    async def undo(self, scope: Scope, position: int) -> Decision:
+        """Let a decision count as never made; undone itself, it counts again. Raises NotFound."""
+        return await self.store.write(scope, lambda tx: profile.undo(tx, position))
+
+    async def replay(self, scope: Scope) -> int:
+        """Derive every fact again from the decisions in the log; how many facts there are."""
+
+        return await self.store.write(scope, profile.replay)
 
     async def closest_first(self, facts: Sequence[Feature], query: str) -> list[Feature]:
         """The facts in the order of their closeness to a query; those that have nothing to do with it come last."""
@@ -317,19 +389,88 @@ class Memory:
 
     # ---- consolidate
 
-    async def consolidate(self, scope: Scope, *, dry_run: bool = False) -> Report:
-        """Bring every view up to date, for at most `CONSOLIDATE_SECONDS`, and report. Running it twice changes nothing."""
+    async def consolidate(
+        self, scope: Scope, *, dry_run: bool = False, proposed: Sequence[Any] | None = None, batch: str = ""
+    ) -> Report:
+        """Bring every view up to date, for at most `CONSOLIDATE_SECONDS`, merge and end facts, and report. Running it twice
+        changes nothing the second time.
 
-        def standing(tx: Tx) -> tuple[list[Lag], int]:
-            return self.views.lags(tx), len(profile.facts(tx))
-
-        before, facts_before = await self.store.read(scope, standing)
-        if not dry_run:
-            await self.views.catch_up(scope, within=CONSOLIDATE_SECONDS)
-        after, facts_after = await self.store.read(scope, standing)
+        Without a language model the report hands out what waits for the connected agent; its answer comes back as
+        `proposed` commands with the token of the `batch`. Raises InvalidBatch where that is stale or another scope's.
+        """
+        before, facts_before = await self.store.read(scope, self._standing)
+        done = Done()
+        if proposed is not None:
+            done = await self._answered(scope, proposed, handing.Token.read(batch, scope), dry_run=dry_run)
+        elif not dry_run:
+            skip = (ConsolidationView.name,)
+            await self.views.catch_up(
+                scope, within=CONSOLIDATE_SECONDS, learning=CONSOLIDATE_SECONDS, thorough=True, skip=skip
+            )
+        done += await self._tidied(scope, dry_run=dry_run)
+        handed = None if dry_run or proposed is not None else await self._handed(scope)
+        after, facts_after = await self.store.read(scope, self._standing)
         left = {lag.view: lag.episodes for lag in after}
-        derived = {lag.view: lag.episodes - left.get(lag.view, 0) for lag in before}
-        return consolidation.Report(derived, facts_before, facts_after, tuple(after), dry_run)
+        outside = [view.name for view in self.views.views if view.outside]
+        return Report(
+            derived={
+                lag.view: lag.episodes - left.get(lag.view, 0)
+                for lag in before
+                if lag.episodes > left.get(lag.view, 0) or dry_run
+            },
+            facts_before=facts_before,
+            facts_after=facts_after,
+            done=done,
+            lags=tuple(lag for lag in after if lag.view not in outside),
+            waiting=max((lag.episodes for lag in after if lag.view in outside), default=0),
+            dry_run=dry_run,
+            handed=handed,
+            agent=bool(outside),
+        )
+
+    def _standing(self, tx: Tx) -> tuple[list[Lag], int]:
+        lags = [lag for lag in self.views.lags(tx, thorough=True) if lag.view != ConsolidationView.name]
+        return lags, len(profile.facts(tx))
+
+    async def _handed(self, scope: Scope) -> Handed | None:
+        return await self.store.write(
+            scope, lambda tx: handing.hand_out(tx, self.views, scope, self._agent_prompt), durable=False
+        )
+
+    async def _answered(self, scope: Scope, proposed: Sequence[Any], token: handing.Token, *, dry_run: bool) -> Done:
+        """Apply what the connected agent answered to a batch."""
+        if token.orders:
+            crowd = await self.store.read(scope, lambda tx: handing.crowd_taken_back(tx, token))
+            ordered = self._consolidation.checked(crowd, proposed)
+            plan = consolidation.Plan(ordered=((crowd, ordered),))
+            return Done.of(plan) if dry_run else await self.store.write(scope, partial(consolidation.carry_out, plan))
+        view, batch = await self.store.read(scope, lambda tx: handing.taken_back(tx, self.views, token))
+        checked = await view.recognised(batch.gathered, batch.gathered.checked(proposed))
+        if not dry_run and not await self.store.write(scope, lambda tx: self.views.apply(tx, view, batch, checked)):
+            raise InvalidBatch(handing.STALE)
+        return Done(learned=len(checked.commands), refused=checked.refused)
+
+    async def _tidied(self, scope: Scope, *, dry_run: bool) -> Done:
+        """Merge and end facts, as far as nothing was forgotten meanwhile."""
+        view = self._consolidation
+        epoch, plan = await self.store.read(scope, lambda tx: (tx.epoch(), view.gather(tx, ())))
+        if dry_run:
+            return Done.of(await view.derive(replace(plan, crowds=())))
+        try:
+            plan = await view.derive(plan)
+        except ProviderError as error:
+            log.warning("facts of a crowded tag could not be put in order: %s", error)
+            plan = await view.derive(replace(plan, crowds=()))
+
+        def carry_out(tx: Tx) -> Done:
+            tx.cursors.advance(view.name, tx.cursors.of(view.name).position, tx.log.last())
+            return consolidation.carry_out(plan, tx) if tx.epoch() == epoch else Done()
+
+        return await self.store.write(scope, carry_out, durable=False)
+
+    @property
+    def _consolidation(self) -> ConsolidationView:
+        return next(view for view in self.views.views if isinstance(view, ConsolidationView))
 
     # ---- moving
 
@@ -372,7 +513,8 @@ class Memory:
     async def lags(self, scope: Scope) -> list[Lag]:
         """The views that are behind the log, without those that are caught up only where they are read."""
         lags = await self.store.read(scope, self.views.lags)
-        return [lag for lag in lags if lag.view != "summary"]
+        outside = [view.name for view in self.views.views if view.outside]
+        return [lag for lag in lags if lag.view not in ("summary", *outside)]
 
     def now(self) -> datetime:
         """The clock that dates what is stored."""
@@ -405,16 +547,30 @@ class Memory:
         )
 
     async def warm(self) -> None:
-        """Load the embedder, so that the first question need not wait for it. Says nothing where it can't be loaded:
-        whoever needs it will be told."""
-        try:
-            await self._embedders.warm()
-        except MemoryServerError:
-            return
+        """Load the embedder and the language models, so that the first question need not wait for them. Says nothing where
+        they can't be loaded: whoever needs them will be told."""
+        loading = [asyncio.to_thread(model.load) for model in self._models]
+        for loaded in await asyncio.gather(self._embedders.warm(), *loading, return_exceptions=True):
+            if isinstance(loaded, BaseException) and not isinstance(loaded, MemoryServerError):
+                raise loaded
 
     async def rebuild(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
-        """Throw a view away and derive it again. `progress` is told how many episodes are left."""
+        """Throw a view away and derive it again. `progress` is told how many episodes are left.
+
+        Raises InvalidInput for a view that only the connected agent can derive: what it answered would be lost.
+        """
+        if any(one.name == view and one.outside for one in self.views.views):
+            raise InvalidInput(
+                f"{view}: no language model is configured (MCP_MEMORY_LANGUAGE_MODEL) to derive it again; what the agent "
+                "answered stays. `mcp-memory profile rebuild` replays the log."
+            )
         await self.views.rebuild(scope, view, progress)
+
+    async def retry_aside(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
+        """Let a view try again what it had set aside."""
+        progress(await self.store.write(scope, lambda tx: self.views.retry_aside(tx, view)))
+        await self.views.catch_up(scope, within=CONSOLIDATE_SECONDS, learning=CONSOLIDATE_SECONDS)
+        progress(0)
 
 
 def _after(tx: Tx, position: int) -> list[Episode]:

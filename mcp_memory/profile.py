@@ -11,15 +11,25 @@ from dataclasses import replace
 from datetime import datetime
 
 from mcp_memory import text
+from mcp_memory.classification import IMPORTANCE, classified
+from mcp_memory.errors import NotFound
 from mcp_memory.protocols import Tx
 from mcp_memory.rules import Rules
-from mcp_memory.types import AddFeature, Command, Decision, DeleteFeature, Episode, Feature, Span, Undo
+from mcp_memory.types import (
+    HAND,
+    UNCLASSIFIED,
+    AddFeature,
+    Command,
+    Decision,
+    DeleteFeature,
+    Episode,
+    Feature,
+    Span,
+    Undo,
+)
 
 LEAST_IMPORTANCE = 0.2
 """Episodes below this are not promoted to facts."""
-
-HAND = "hand"
-"""The source of what a person decided."""
 
 DOUBT_LEFT = 0.8
 """The part of the doubt in a fact that stays when the same is said again."""
@@ -34,24 +44,28 @@ class RulesView:
         self._rules = rules
 
     def follow(self, tx: Tx, episodes: Sequence[Episode]) -> None:
-        names: list[str] | None = None
+        known: list[str] | None = None
         for episode in episodes:
-            if episode.speaker and names is None:
-                names = self._names(tx)
-            if is_testimony(episode, names or ()):
-                for command in self._rules.commands(episode.content, episode.seq):
-                    decide(tx, self.name, command, episode.occurred_at)
-                    names = None  # it may have been the name
-
-    def _names(self, tx: Tx) -> list[str]:
-        """What the user has called themself so far, as facts ("is called Ann", "叫张三")."""
-        return [fact.value.casefold() for fact in tx.facts.all() if fact.tag == "name"]
+            if episode.speaker and known is None:
+                known = names(tx)
+            said = is_testimony(episode, known or ())
+            commands = self._rules.commands(episode.content, episode.seq) if said else []
+            for command in commands:
+                decide(tx, self.name, command, episode.occurred_at)
+                known = None  # it may have been the name
+            if (found := classified(episode, commands)) != UNCLASSIFIED:
+                tx.log.classify(episode.seq, found, IMPORTANCE[found])
 
     def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
         """Decisions go with the episodes they rest on, whoever made them."""
 
     def clear(self, tx: Tx) -> None:
         unlearn(tx, self.name)
+
+
+def names(tx: Tx) -> list[str]:
+    """What the user has called themself so far, as facts ("is called Ann", "叫张三")."""
+    return [fact.value.casefold() for fact in tx.facts.all() if fact.tag == "name"]
 
 
 def unlearn(tx: Tx, source: str) -> None:
@@ -85,10 +99,61 @@ def decide(tx: Tx, source: str, command: Command, said_at: datetime) -> bool:
     return True
 
 
-def undo(tx: Tx, decision: Decision) -> None:
-    """Let a decision count as never made, by another one, which can itself be undone."""
+def correct(tx: Tx, command: AddFeature) -> Feature:
+    """Let a slot hold what a person says, and nothing else."""
+    slot = tx.decisions.slot(command)
+    for fact in facts(tx):
+        if (tx.facts.keys_of(fact.id) or (0,))[0] == slot:
+            _end(tx, fact)
+    decide(tx, HAND, command, tx.now)
+    statement = tx.decisions.statement(command)
+    return next(fact for fact in facts(tx) if tx.facts.keys_of(fact.id) == (slot, statement))
+
+
+def end(tx: Tx, id: str) -> Feature:
+    """Let a fact end now, as a person says. Raises NotFound."""
+    fact = tx.facts.by_id(id)
+    if fact is None or fact.valid_to is not None:
+        raise NotFound(f"profile: no current fact {id}. Ids stand in the answers of read_profile.")
+    _end(tx, fact)
+    return fact
+
+
+def _end(tx: Tx, fact: Feature) -> None:
+    command = DeleteFeature(fact.category, fact.tag, fact.name, fact.value, tx.facts.cited(fact.id))
+    decide(tx, HAND, command, tx.now)
+
+
+def undo(tx: Tx, position: int) -> Decision:
+    """Let a decision count as never made, by another one, which can itself be undone. Raises NotFound."""
+    decision = next((made for made in tx.decisions.after(position - 1) if made.seq == position), None)
+    if decision is None:
+        raise NotFound(f"profile: no decision {position}. Their numbers stand in the log of the profile.")
     tx.decisions.append(HAND, Undo(decision.key), decision.slot, tx.now)
     settle(tx, decision.slot)
+    return decision
+
+
+def replay(tx: Tx) -> int:
+    """Derive every fact again from the decisions; how many hold."""
+    for slot in tx.decisions.slots():
+        settle(tx, slot)
+    return len(facts(tx))
+
+
+def forget_idle(tx: Tx, slot: int) -> None:
+    """Take out endings that end nothing any more: they may hold the words of what was forgotten. Those by rule stay, they
+    hold no others than their own episode."""
+    made = tx.decisions.about(slot)
+    stated = {decision.statement for decision in made if isinstance(decision.command, AddFeature)}
+    idle = [
+        decision.seq
+        for decision in made
+        if isinstance(decision.command, DeleteFeature)
+        and decision.source != RulesView.name
+        and (decision.statement not in stated if decision.command.value else not stated)
+    ]
+    tx.decisions.remove(idle)
 
 
 def settle(tx: Tx, slot: int) -> None:

@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mcp_memory import ranking, text
-from mcp_memory.errors import InvalidCursor
+from mcp_memory import likeness, ranking, text
+from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
 from mcp_memory.ranking import Ranking, Scored, Weights
 from mcp_memory.types import Hit, Question, Scope
@@ -112,6 +112,14 @@ class Embedders:
         while len(self._texts) > _CACHED_TEXTS:
             self._texts.popitem(last=False)
         return cosines, meaning.floor
+
+    async def likeness(self, said: str, others: Sequence[str]) -> list[float]:
+        """How alike a text is to others, on the calibrated scale; not at all where the embedder cannot answer."""
+        try:
+            cosines, floor = await self.cosines(said, others)
+        except ProviderError:
+            return [0.0] * len(others)
+        return [likeness.calibrated(cosine, floor) for cosine in cosines]
 
 
 def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights) -> Found:

@@ -20,7 +20,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp_memory import answers
 from mcp_memory.context import compose
 from mcp_memory.errors import MemoryServerError
-from mcp_memory.settings import Settings
+from mcp_memory.settings import AGENT, Settings
 from mcp_memory.tools import Tools
 from mcp_memory.types import Scope
 
@@ -42,6 +42,9 @@ INSTRUCTIONS = """Long-term memory of this user, kept across conversations.
 
 QUIET_SECONDS = 2.0
 """After the tools were listed and nothing was called for so long, the memory opens and its model loads."""
+
+RESUME_SECONDS = 0.5
+"""After the start of a server with a language model the memory opens by itself: messages may wait since the last time."""
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +72,12 @@ class Running:
                 self._warming = asyncio.create_task(self._memory.warm())
         return self._memory
 
-    def warm_up_soon(self) -> None:
+    def warm_up_soon(self, seconds: float) -> None:
         if self._warming is None:
-            self._warming = asyncio.create_task(self._warm_up())
+            self._warming = asyncio.create_task(self._warm_up(seconds))
 
-    async def _warm_up(self) -> None:
-        await asyncio.sleep(QUIET_SECONDS)
+    async def _warm_up(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         try:
             await self()
         except MemoryServerError as error:
@@ -95,6 +98,8 @@ def build_server(settings: Settings, caller: Callable[[], str] = lambda: "") -> 
         running = Running(settings)
         current.append(running)
         log.info("memory file: %s", settings.data_dir)
+        if settings.language_model != AGENT:
+            running.warm_up_soon(RESUME_SECONDS)
         try:
             yield
         finally:
@@ -119,7 +124,7 @@ def build_server(settings: Settings, caller: Callable[[], str] = lambda: "") -> 
     async def notice_listing(ctx: Any, call_next: Any) -> Any:
         result = await call_next(ctx)
         if getattr(ctx, "method", "") == "tools/list" and current:
-            current[-1].warm_up_soon()
+            current[-1].warm_up_soon(QUIET_SECONDS)
         return result
 
     server.middleware.append(notice_listing)

@@ -17,6 +17,9 @@ from mcp_memory.errors import SettingsError
 
 APP = "mcp-memory"
 
+AGENT = "agent"
+"""The language model of a memory that has none: the connected agent."""
+
 
 class WeightSettings(BaseModel, extra="forbid"):
     """What `ranking.Weights` holds; `MCP_MEMORY_WEIGHTS__SPEAKER=0` and so on."""
@@ -50,7 +53,24 @@ class Settings(BaseSettings):
     """`provider:model`: `use:multilingual-v3`, `openai:<model>`, `sentence-transformers:<model or folder>` or
     `hashing:<n>`."""
     language_model: str = "agent"
-    """`agent`: nothing leaves the machine; no other is offered yet."""
+    """`agent` (no model is asked, the connected agent answers for it), `anthropic:<model>` or `openai:<model>`."""
+    extract_model: str = ""
+    """The model that draws facts out of what was said; empty for `language_model`."""
+    summarise_model: str = ""
+    """The model that summarises sessions; empty for `language_model`."""
+    route_model: str = ""
+    """The model that says what kind of memory something is; empty for `language_model`."""
+    language_model_seconds: float = Field(60.0, ge=1)
+    """The longest wait for one answer of a language model."""
+    extract_messages: int = Field(5, ge=1, le=100)
+    """Messages from which facts are drawn at once, as soon as so many wait..."""
+    extract_seconds: float = Field(300.0, ge=0)
+    """...or the oldest has waited so long."""
+    categories: str = "profile"
+    """Comma-separated: what facts are drawn about (profile, coding, writing, finance, health, crm); a category of
+    `prompts_dir` is always among them."""
+    consolidate_episodes: int = Field(200, ge=1)
+    """After so many new memories of a user the facts are merged and stale ones ended, without being asked."""
     user_id: str = "default"
     """The user whose memory it is where a call names none."""
     org_id: str = "default"
@@ -68,9 +88,17 @@ class Settings(BaseSettings):
     prompts_dir: Path | None = None
     """A folder whose files replace the shipped ones of the same name."""
     openai_base_url: str = "http://127.0.0.1:11434/v1"
-    """The endpoint of `openai:` embedders; the default is Ollama on this machine."""
+    """The endpoint of `openai:` embedders and language models, with `/v1`; the default is Ollama on this machine."""
     openai_api_key: str = ""
     """Sent to that endpoint as bearer token; empty for a local one."""
+    anthropic_base_url: str = Field(
+        "", validation_alias=AliasChoices("mcp_memory_anthropic_base_url", "anthropic_base_url")
+    )
+    """The endpoint of `anthropic:` language models, also read from `ANTHROPIC_BASE_URL`; empty for Anthropic's own."""
+    anthropic_api_key: str = Field(
+        "", validation_alias=AliasChoices("mcp_memory_anthropic_api_key", "anthropic_api_key")
+    )
+    """The key for that endpoint, also read from `ANTHROPIC_API_KEY`."""
     http_token: str = ""
     """The bearer token of `serve --http`."""
     port: int = Field(8765, ge=0, le=65_535)
@@ -93,12 +121,27 @@ class Settings(BaseSettings):
             ) from error
         return name
 
-    @field_validator("language_model")
+    @field_validator("language_model", "extract_model", "summarise_model", "route_model")
     @classmethod
-    def _offered(cls, name: str) -> str:
-        if name != "agent":
-            raise ValueError("only `agent` is offered yet: facts come from rules, without a model")
+    def _names_a_provider(cls, name: str) -> str:
+        if name not in ("", AGENT) and ":" not in name:
+            raise ValueError(f"{name!r} names no provider: write provider:model (anthropic:{name}), or {AGENT}")
         return name
+
+    @field_validator("openai_base_url", "anthropic_base_url")
+    @classmethod
+    def _an_address(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no address: it begins with http:// or https://")
+        return url
+
+    @field_validator("openai_api_key", "anthropic_api_key")
+    @classmethod
+    def _can_be_sent(cls, key: str) -> str:
+        key = key.strip()
+        if not key.isascii() or not key.isprintable():
+            raise ValueError("it holds characters that no key has")
+        return key
 
     @property
     def zone(self) -> ZoneInfo:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from mcp_memory.settings import Settings
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+
+    from mcp_memory.memory import Memory
+    from mcp_memory.tools import Tools
+    from mcp_memory.types import Scope
+
+T = TypeVar("T")
+
+UNCUT = 1_000_000
+"""Tokens of an answer: what people and programs ask for here is not cut."""
 
 
 def echo_json(data: dict[str, Any]) -> None:
@@ -71,3 +86,46 @@ def progress(*, hidden: bool) -> Iterator[Start]:
             return tell, lambda: most
 
         yield start
+
+
+# ---- running
+
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
+
+
+def own(settings: Settings) -> Scope:
+    from mcp_memory.types import Scope
+
+    return Scope(settings.org_id, settings.project_id, settings.user_id)
+
+
+def flag(name: str) -> Any:
+    """A global option as it was given on the command line; None where it was not."""
+    return click.get_current_context().find_root().params[name]
+
+
+def with_memory(settings: Settings, act: Callable[[Memory], Awaitable[T]]) -> T:
+    async def run() -> T:
+        from mcp_memory.assembly import open_memory
+
+        async with open_memory(settings, background=False) as memory:
+            return await act(memory)
+
+    return asyncio.run(run())
+
+
+def answer(settings: Settings, as_json: bool, ask: Callable[[Tools], Awaitable[CallToolResult]]) -> None:
+    """Show what one of the server's tools answers."""
+
+    async def call(memory: Memory) -> CallToolResult:
+        from mcp_memory.tools import Tools
+
+        async def running() -> Memory:
+            return memory
+
+        return await ask(Tools(running, settings, lambda: ""))
+
+    answered = with_memory(settings, call)
+    said = "\n".join(part.text for part in answered.content if part.type == "text")
+    show(said, answered.structured_content or {}, as_json)

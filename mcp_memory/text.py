@@ -58,6 +58,11 @@ def is_blank(text: str) -> bool:
     return not any(unicodedata.category(character)[0] not in "ZC" for character in text)
 
 
+def folded(text: str) -> str:
+    """A name or a value as it is compared: case, width and spaces do not count."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
 def sentences(text: str) -> Iterator[str]:
     """The text cut at sentence ends, Chinese ones too, after a label ("Steps: ..."), which says what the rest is about,
     and at softer places where a sentence exceeds `MAX_SENTENCE`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import logging
 import unicodedata
 from collections.abc import Awaitable, Callable
@@ -21,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_memory import answers, filters, text, timeparse
 from mcp_memory.answers import Reply
-from mcp_memory.errors import ConfirmationNeeded, InvalidInput, MemoryServerError
-from mcp_memory.settings import Settings
+from mcp_memory.errors import ConfirmationNeeded, InvalidInput, MemoryServerError, ProviderRejected
+from mcp_memory.settings import AGENT, Settings
 from mcp_memory.types import KINDS, ROLES, Message, Question, Role, Scope, Selection
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class Tools:
         if query.strip():
             facts = await memory.closest_first(facts, _searchable(query))
         cited = await memory.sources(scope, facts) if sources else None
-        note = "" if facts else answers.NO_MODEL
+        note = "" if facts or self._settings.language_model != AGENT else answers.NO_MODEL
         return _reply(answers.facts(facts, lags, cited, max_tokens, note))
 
     async def read_context(
@@ -273,11 +274,21 @@ class Tools:
         self,
         user_id: UserId = "",
         dry_run: Annotated[bool, Field(description="Only report")] = False,
+        commands: Annotated[
+            str, Field(description="JSON list: your answer to the batch handed out; [] for nothing")
+        ] = "",
+        batch: Annotated[str, Field(description="Token of the batch that commands answer")] = "",
     ) -> Annotated[CallToolResult, Report]:
-        """Bring everything derived from the memories up to date (index, profile, summaries) and report. Call it when an
-        answer said that something is not complete, or at the end of a long session."""
+        """Bring everything derived from the memories up to date (index, profile, summaries), merge and end facts, report.
+        Call it when an answer says that messages wait or something is not complete, or at the end of a long session. If it
+        hands you a batch with instructions, answer by calling it again with commands and batch."""
+        if bool(commands.strip()) != bool(batch.strip()):
+            missing = "batch" if commands.strip() else "commands"
+            raise InvalidInput(f"{missing}: commands and batch belong together. Give both, or neither for a new batch.")
         memory = await self._running()
-        return _reply(answers.consolidated(await memory.consolidate(self._scope(user_id), dry_run=dry_run)))
+        proposed = _proposed(commands) if commands.strip() else None
+        report = await memory.consolidate(self._scope(user_id), dry_run=dry_run, proposed=proposed, batch=batch)
+        return _reply(answers.consolidated(report))
 
     def _scope(self, user_id: str) -> Scope:
         user = _id(user_id, "user_id")
@@ -362,8 +373,12 @@ def _slim(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Numbers and booleans that a client sends as text stay what they are to pydantic; null is what is left out."""
-    return {name: value for name, value in arguments.items() if value is not None}
+    """Numbers and booleans that a client sends as text stay what they are to pydantic; null is what is left out; commands
+    that come as a list become the JSON text they are declared as."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if isinstance(given.get("commands"), list | dict):
+        given["commands"] = json.dumps(given["commands"])
+    return given
 
 
 def _explained(error: ValidationError) -> str:
@@ -391,6 +406,19 @@ def _one_of(value: str, argument: str, known: tuple[Any, ...]) -> Any:
     if value not in known:
         raise InvalidInput(f"{argument}: {value[:40]!r} is not one of {', '.join(known)}.")
     return value
+
+
+def _proposed(commands: str) -> list[Any]:
+    """The commands of the connected agent. Raises InvalidInput where they cannot be read; then nothing is applied."""
+    from mcp_memory import extraction, reading  # late, as everything that the handshake does not need
+
+    try:
+        return reading.read(commands, extraction.Commands).commands
+    except ProviderRejected as error:
+        raise InvalidInput(
+            'commands: not a JSON list such as [{"command": "add", "tag": "home", "feature": "home", "value": "lives in '
+            'Turku", "citations": [1]}]. Nothing was changed: send it again with the same batch.'
+        ) from error
 
 
 def _metadata(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,19 @@ from mcp_memory import episodic, profile
 from mcp_memory.errors import InvalidInput
 from mcp_memory.protocols import Tx
 from mcp_memory.store.keys import ident_of
-from mcp_memory.types import KINDS, ROLES, AddFeature, Command, Decision, DeleteFeature, Episode, Lag, Message, Undo
+from mcp_memory.types import (
+    CLASSES,
+    KINDS,
+    ROLES,
+    AddFeature,
+    Command,
+    Decision,
+    DeleteFeature,
+    Episode,
+    Lag,
+    Message,
+    Undo,
+)
 
 FORMAT = "mcp-memory"
 VERSION = 1
@@ -270,7 +282,7 @@ _EPISODE: dict[str, Reader] = {
     "occurred_at": _TIME,
     "created_at": _TIME,
     "importance": _SHARE,
-    "category": _TEXT,
+    "category": (_checked(str, lambda name: name in CLASSES), f"one of {', '.join(CLASSES)}"),
     "tags": _TEXTS,
     "entities": _TEXTS,
     "metadata": (

@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Role = Literal["user", "assistant", "system", "tool"]
 Kind = Literal["message", "text", "image", "step", "procedure", "digest"]
 
+EpisodeClass = Literal["identity", "preference", "fact", "episodic", "tool_failure", "policy", "general"]
+"""What an episode is good for: told by the caller, else by rule when it is stored, else by the model that extracts."""
+
+UNCLASSIFIED: EpisodeClass = "general"
+
+DEFAULT_IMPORTANCE = 0.5
+"""Of an episode of which nothing else is said or found."""
+
 ROLES: tuple[Role, ...] = ("user", "assistant", "system", "tool")
+CLASSES: tuple[EpisodeClass, ...] = get_args(EpisodeClass)
 KINDS: tuple[Kind, ...] = ("message", "text", "image", "step", "procedure", "digest")
 
 
@@ -38,8 +47,8 @@ class Message:
     session_id: str = ""
     kind: Kind = "message"
     produced_for: str = ""
-    importance: float = 0.5
-    category: str = ""
+    importance: float = DEFAULT_IMPORTANCE
+    category: EpisodeClass = UNCLASSIFIED
     tags: tuple[str, ...] = ()
     entities: tuple[str, ...] = ()
     blocks: tuple[Mapping[str, Any], ...] = ()
@@ -69,7 +78,7 @@ class Episode:
     occurred_at: datetime
     created_at: datetime
     importance: float
-    category: str
+    category: EpisodeClass
     tags: tuple[str, ...]
     entities: tuple[str, ...]
     metadata: Mapping[str, Any]
@@ -163,6 +172,10 @@ class DeleteFeature:
 
 
 Command = AddFeature | DeleteFeature
+
+
+HAND, CONSOLIDATION = "hand", "consolidation"
+"""The sources of what a person decided, and of what merged and ended facts by itself; others are names of views."""
 
 
 @dataclass(frozen=True, slots=True)

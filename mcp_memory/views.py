@@ -179,7 +179,7 @@ class Views:
 
         def behind(tx: Tx) -> tuple[bool, list[View]]:
             inline = any(self._follows(tx, view.name) for view in self.inline if view.name not in skip)
-            slow = [view for view in (*self.views, *also) if not view.outside]
+            slow = [view for view in (*self.views, *also) if not view.outside and view.name not in skip]
             return inline, [view for view in slow if self._is_due(tx, view, thorough=thorough)]
 
         while True:
@@ -210,12 +210,13 @@ class Views:
             return False
         return thorough or count >= view.batch or cursor.failures > 0 or since + view.patience <= tx.now
 
-    def gather(self, tx: Tx) -> list[tuple[View, Batch]]:
-        """What the slow views have to derive next, read in the transaction that appended it."""
-        views = [view for view in self.views if not view.outside]
-        return [(view, batch) for view in views if (batch := self.next(tx, view)) is not None]
+    def gather(self, tx: Tx) -> list[tuple[View, Batch | None]]:
+        """What the slow views have to derive next, read in the transaction that appended it. A paid one is only named: it
+        has to claim its batch."""
+        views = [view for view in self.views if not view.outside and self._is_due(tx, view)]
+        return [(view, None if view.paid else self.next(tx, view)) for view in views]
 
-    async def derive(self, scope: Scope, gathered: Sequence[tuple[View, Batch]], *, within: float) -> bool:
+    async def derive(self, scope: Scope, gathered: Sequence[tuple[View, Batch | None]], *, within: float) -> bool:
         """Go on from what was gathered until the slow views are up to date, waiting at most `within` seconds for those that
         are awaited; whether they are."""
         tasks = [(view.awaited, self._task(scope, view, batch)) for view, batch in gathered]
@@ -235,9 +236,10 @@ class Views:
         before = self._running.get(key)
 
         async def run() -> bool:
-            if before is not None:
-                await asyncio.wait({before})
-            return await self._derive(scope, view, first, thorough=thorough)
+            if before is None:
+                return await self._derive(scope, view, first, thorough=thorough)
+            await asyncio.wait({before})  # it may have derived the same
+            return await self._derive(scope, view, None, thorough=thorough)
 
         task = self._running[key] = asyncio.create_task(run())
         self._tasks.add(task)
@@ -253,9 +255,7 @@ class Views:
     async def _derive(self, scope: Scope, view: View, batch: Batch | None, *, thorough: bool) -> bool:
         """Derive and apply batch after batch; whether the view is up to date after it."""
         try:
-            while batch := batch or await self._store.read(scope, lambda tx: self.next(tx, view, thorough=thorough)):
-                if view.paid and not await self._store.write(scope, partial(self._claim, view.name), durable=False):
-                    return False
+            while batch := batch or await self._batch(scope, view, thorough=thorough):
                 derived = await self._derived(view, batch)
                 apply = partial(self._apply, view, batch, derived, thorough)
                 more = await self._store.write(scope, apply, durable=False)
@@ -279,13 +279,24 @@ class Views:
             await self._failed(scope, view, batch, "an unexpected failure (see the server's log)", error)
         return False
 
+    async def _batch(self, scope: Scope, view: View, *, thorough: bool) -> Batch | None:
+        """What a view derives next; of one that is paid only if nobody else is at it, and claimed."""
+        if not view.paid:
+            return await self._store.read(scope, lambda tx: self.next(tx, view, thorough=thorough))
+
+        def claim(tx: Tx) -> Batch | None:
+            batch = self.next(tx, view, thorough=thorough)
+            return batch if batch and self._claim(tx, view.name) else None
+
+        return await self._store.write(scope, claim, durable=False)
+
     async def _derived(self, view: View, batch: Batch) -> Any:
         if not view.paid:
             return await view.derive(batch.gathered)
         async with self._paid:
             return await view.derive(batch.gathered)
 
-    def _claim(self, view: str, tx: Tx) -> bool:
+    def _claim(self, tx: Tx, view: str) -> bool:
         owner = tx.cursors.of(view).owner
         gone = owner if owner and not _runs(owner) else ""
         return tx.cursors.claim(view, self._owner, tx.now + _CLAIM, instead_of=gone)
@@ -321,13 +332,14 @@ class Views:
             waiting.cancel()
         self._retries[scope, view] = asyncio.create_task(look())
 
-    def next(self, tx: Tx, view: View, *, thorough: bool = False) -> Batch | None:
-        """What a view derives next; None where there is nothing, or it is not time yet."""
+    def next(self, tx: Tx, view: View, *, thorough: bool = False, most: int = 0) -> Batch | None:
+        """What a view derives next, at most a batch, or `most` if given; None where there is nothing, or it is not time
+        yet."""
         cursor = tx.cursors.of(view.name)
         if cursor.retry_at > tx.now:
             return None
         # a text that is refused must not hold up those beside it, nor must a batch that is too much for a busy model
-        size = max(1, view.batch >> max(cursor.rejections, cursor.failures - 2, 0))
+        size = max(1, (most or view.batch) >> max(cursor.rejections, cursor.failures - 2, 0))
         marked = tx.cursors.marked(view.name, size)
         if not marked and not self._is_ripe(tx, view, cursor, thorough=thorough):
             return None
@@ -381,6 +393,11 @@ class Views:
                 lags.append(Lag(view.name, tx.log.count(cursor.position), cursor.reason))
         return lags
 
+    def is_failing(self, tx: Tx) -> bool:
+        """Whether a view that nobody waits for could not derive lately."""
+        views = [view for view in self.views if not view.awaited and not view.outside]
+        return any(tx.cursors.of(view.name).reason for view in views)
+
     def waiting(self, tx: Tx) -> int:
         """Episodes that wait for somebody outside to derive from them, counted up to a thousand; 0 where no batch is full
         and none has waited for long."""
@@ -414,7 +431,8 @@ class Views:
             progress(before)
             if not before:
                 return
-            await self.catch_up(scope, within=0.25, learning=0.25, thorough=True)
+            others = [view.name for view in self._all() if view.name != name]
+            await self.catch_up(scope, within=0.25, learning=0.25, thorough=True, skip=others)
             lags = await self._store.read(scope, self.lags)
             reasons = [lag.reason for lag in lags if lag.view == name and lag.reason]
             if reasons:

@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pydantic import BaseModel
+
 from mcp_memory import text
-from mcp_memory.protocols import Tx
+from mcp_memory import tokens as tokens_
+from mcp_memory.errors import ProviderRejected
+from mcp_memory.protocols import LanguageModel, Tx
 from mcp_memory.types import SILENCE, Episode, Kind, Summary
 
 WINDOW_KINDS: tuple[Kind, ...] = ("message", "text")
@@ -31,17 +35,27 @@ class Window:
 
 def window(tx: Tx, session_id: str, tokens: int, idle: timedelta) -> Window:
     """The session's window: its newest episodes of at most `tokens`, empty where nothing was added for `idle` (if that
-    is not zero)."""
+    is not zero). What left it and no summary covers yet is summed up by its own sentences."""
     episodes = tx.log.session(session_id, kinds=WINDOW_KINDS, newest=_NEWEST)
     if not episodes or (idle and tx.now - max(episode.created_at for episode in episodes) > idle):
         return Window((), "")
     kept, left = _split(_unbroken(episodes), tokens)
     if not left:
         return Window(tuple(kept), "")
+    budget = int(tokens * _SUMMARY_SHARE)
     if tx.log.expires():  # what is written down may tell of something that has expired since
-        return Window(tuple(kept), summarise(left, int(tokens * _SUMMARY_SHARE)))
+        return Window(tuple(kept), summarise(left, budget))
     summary = tx.summaries.of(session_id)
-    return Window(tuple(kept), summary.text if summary else "")
+    if summary is None:
+        return Window(tuple(kept), summarise(left, budget))
+    rest = _after(left, summary)
+    return Window(tuple(kept), "\n".join([summary.text, *([summarise(rest, budget)] if rest else [])]))
+
+
+def _after(left: Sequence[Episode], summary: Summary | None) -> list[Episode]:
+    """What left the window after a summary was written; everything where that covers something else."""
+    covered = [index for index, episode in enumerate(left) if summary and episode.seq == summary.upto]
+    return list(left[covered[0] + 1 :]) if covered else list(left)
 
 
 def _unbroken(episodes: Sequence[Episode]) -> list[Episode]:
@@ -57,7 +71,7 @@ def _split(episodes: Sequence[Episode], tokens: int) -> tuple[list[Episode], lis
     """What fits into the window, and what left it. The newest episode always fits (it is cut when shown)."""
     used, first = 0, len(episodes)
     while first > 0:
-        used += text.count_tokens(episodes[first - 1].content) + _LINE_TOKENS
+        used += tokens_.count(episodes[first - 1].content) + _LINE_TOKENS
         if used > tokens and first < len(episodes):
             break
         first -= 1
@@ -95,6 +109,86 @@ class SummaryView:
 
     def clear(self, tx: Tx) -> None:
         tx.summaries.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Story:
+    """What a model has to sum up of one session: what was summed up before, and what came since."""
+
+    session_id: str
+    before: str
+    since: tuple[Episode, ...]
+
+
+class Summarised(BaseModel):
+    """What a model answers."""
+
+    summary: str
+
+
+class ModelSummaryView:
+    """What left the window of a session, retold by a language model from its last summary and what came since."""
+
+    name = SummaryView.name
+    paid = True
+    awaited = False
+    outside = False
+
+    def __init__(
+        self, model: LanguageModel, instructions: str, tokens: int, *, batch: int, patience: timedelta
+    ) -> None:
+        self.batch = batch
+        self.patience = patience
+        self._model = model
+        self._tokens = tokens
+        self._budget = int(tokens * _SUMMARY_SHARE)
+        self._instructions = instructions.replace("{tokens}", str(self._budget))
+        self._extractive = SummaryView(tokens)
+
+    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> list[_Story]:
+        stories = []
+        for session_id in dict.fromkeys(episode.session_id for episode in episodes):
+            said = _unbroken(tx.log.session(session_id, kinds=WINDOW_KINDS, newest=_NEWEST))
+            _, left = _split(said, self._tokens)
+            summary = tx.summaries.of(session_id)
+            since = _after(left, summary)
+            if since:
+                before = summary.text if summary and len(since) < len(left) else ""
+                stories.append(_Story(session_id, before, tuple(since)))
+        return stories
+
+    async def derive(self, gathered: list[_Story]) -> list[tuple[str, Summary]]:
+        told = []
+        for story in gathered:
+            reply = await self._model.reply(self._instructions, _asked(story), Summarised)
+            retold = text.shorten(text.clean(reply.value.summary).strip(), 2 * self._budget)
+            if not retold:
+                raise ProviderRejected(f"{self._model.name} answered with an empty summary")
+            told.append((story.session_id, Summary(retold, story.since[-1].seq)))
+        return told
+
+    def apply(self, tx: Tx, gathered: list[_Story], derived: list[tuple[str, Summary]]) -> None:
+        for session_id, summary in derived:
+            tx.summaries.put(session_id, summary)
+
+    def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
+        self._extractive.forget(tx, seqs)
+
+    def clear(self, tx: Tx) -> None:
+        tx.summaries.clear()
+
+
+def _asked(story: _Story) -> str:
+    room = _STORY_TOKENS // len(story.since)
+    lines = [
+        f"{episode.occurred_at:%Y-%m-%d %H:%M} {episode.name}: {text.shorten(episode.content, max(40, room))}"
+        for episode in story.since
+    ]
+    before = ["Summary so far:", story.before, ""] if story.before else []
+    return "\n".join([*before, "Messages since:", *lines])
+
+
+_STORY_TOKENS = 6_000  # of messages in one question
 
 
 def summarise(episodes: Sequence[Episode], tokens: int) -> str:

@@ -30,7 +30,7 @@ def anyio_backend() -> str:
 def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whoever runs the tests may be a user of the program."""
     for name in list(os.environ):
-        if name.startswith("MCP_MEMORY_") or name == "FORCE_NO_SQLITE_EXTENSIONS":
+        if name.startswith(("MCP_MEMORY_", "ANTHROPIC_")) or name == "FORCE_NO_SQLITE_EXTENSIONS":
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-config"))
 

@@ -43,7 +43,7 @@ def episode(metadata: Mapping[str, Any] | None = None, tags: tuple[str, ...] = (
         occurred_at=NOON,
         created_at=NOON,
         importance=0.5,
-        category="",
+        category="general",
         tags=tags,
         entities=(),
         metadata=metadata or {},

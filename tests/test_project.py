@@ -16,18 +16,26 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "mcp_memory"
 
+# fmt: off
 LAYERS = [
     {"types", "protocols", "errors"},
-    {"filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "workers"},
+    {
+        "filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading", "commands", "classification",
+        "likeness", "tokens", "workers",
+    },
     {"store"},
     {"views"},
-    {"working", "episodic", "profile", "consolidation", "retrieval", "context", "forgetting", "transfer", "providers"},
+    {
+        "working", "episodic", "profile", "extraction", "consolidation", "handing", "retrieval", "context", "forgetting",
+        "transfer", "providers",
+    },
     {"memory"},
     {"settings"},
     {"assembly", "testing"},
     {"answers", "integrations"},
-    {"cli", "server", "tools", "http", "stdio", "demo", "doctor", "dashboard", "terminal", "__main__"},
+    {"cli", "server", "tools", "http", "stdio", "demo", "doctor", "dashboard", "terminal", "corrections", "__main__"},
 ]
+# fmt: on
 """From the vocabulary up to the edges: a module imports what stands below it or beside it."""
 
 UPWARD = {
@@ -111,6 +119,9 @@ def test_every_exception_is_still_needed() -> None:
         (DRIVERS, {"store"}),
         ({"lark"}, {"filters"}),
         ({"uvicorn", "starlette"}, {"http", "dashboard"}),
+        ({"anthropic"}, {"providers"}),
+        ({"json_repair"}, {"reading"}),
+        ({"tiktoken"}, {"tokens"}),
     ],
     ids=lambda value: "-".join(sorted(value)),
 )
@@ -180,6 +191,7 @@ def test_the_wheel_holds_the_prompts(tmp_path: Path) -> None:
     run("hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
     [wheel] = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "mcp_memory/_prompts/rules.toml" in names
+    for prompt in ("rules.toml", "extract.md", "categories/profile.md"):
+        assert f"mcp_memory/_prompts/{prompt}" in names
     assert "mcp_memory/testing.py" in names
     assert not any(name.startswith(("tests/", "benchmarks/", "prompts/")) for name in names)

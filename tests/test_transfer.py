@@ -43,7 +43,7 @@ def rich_messages() -> list[Message]:
             produced_for="Ann",
             kind="text",
             importance=0.25,
-            category="plans",
+            category="episodic",
             entities=("Ghent",),
             blocks=({"type": "image", "caption": "a canal", "uri": "file:///a.png"},),
             metadata={"topic": "travel", "nested": {"a": [1, 2.5, None, True]}, "空": "格"},

@@ -95,10 +95,12 @@ class Cursors:
 
     def fail(self, view: str, reason: str, *, rejected: bool = False, wait: timedelta = timedelta(0)) -> datetime:
         """Note a failure, due to what was to be derived where it was `rejected`; when to try again. The wait doubles with
-        each failure, and is at least `wait`."""
+        each failure, and is at least `wait`; a first rejection is tried again at once: models do not answer alike twice."""
         self._begin(view)
         cursor = self.of(view)
         doubled: timedelta = min(_BACKOFF * 2 ** min(cursor.failures, 20), _BACKOFF_MOST)
+        if rejected and not cursor.failures:
+            doubled = timedelta(0)
         retry_at: datetime = self._now + max(doubled, min(wait, _BACKOFF_MOST))
         self._db.execute(
             "UPDATE cursors SET failures = ?, rejections = ?, retry_at = ?, reason = ?, owner = '', owned_until = 0 "

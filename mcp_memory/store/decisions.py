@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from mcp_memory.store.database import Connection
-from mcp_memory.store.keys import Keys, folded
+from mcp_memory.store.keys import Keys
 from mcp_memory.store.texts import Texts
 from mcp_memory.store.times import micros, moment
-from mcp_memory.types import AddFeature, Command, Decision, DeleteFeature, Undo
+from mcp_memory.text import folded
+from mcp_memory.types import CONSOLIDATION, AddFeature, Command, Decision, DeleteFeature, Undo
 
 _COLUMNS = "seq, source, created_at, said_at, slot, body"
 _TEXTS = "CROSS JOIN texts ON position = seq"
@@ -68,7 +69,7 @@ class Decisions:
 
     def remove_unsupported(self, seqs: Sequence[int]) -> list[int]:
         """Take out the decisions that rest on nothing but these episodes, and from others the citation; the slots of
-        both."""
+        both. What consolidation decided put several facts together, so that it rests on all it cites."""
         listed = (json.dumps(seqs),)
         cited = self._db.rows(
             """SELECT DISTINCT c.decision, d.slot FROM json_each(?) j
@@ -77,9 +78,10 @@ class Decisions:
             (*listed, self._scope),
         )
         orphaned = self._db.rows(
-            """SELECT j.value FROM json_each(?) j WHERE NOT EXISTS (SELECT 1 FROM citations o
+            """SELECT j.value FROM json_each(?) j CROSS JOIN decisions d ON d.seq = j.value
+               WHERE d.source = ? OR NOT EXISTS (SELECT 1 FROM citations o
                WHERE o.item = 0 AND o.decision = j.value AND o.seq NOT IN (SELECT value FROM json_each(?)))""",
-            (json.dumps([seq for seq, _ in cited]), *listed),
+            (json.dumps([seq for seq, _ in cited]), CONSOLIDATION, *listed),
         )
         self.remove([seq for (seq,) in orphaned])
         self._db.execute("DELETE FROM citations WHERE item = 0 AND seq IN (SELECT value FROM json_each(?))", listed)

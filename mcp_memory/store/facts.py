@@ -99,6 +99,23 @@ class Facts:
         found = self._facts("WHERE ident = ? AND scope = ?", (ident_of("f", id), self._scope))
         return found[0] if found else None
 
+    def cited(self, id: str) -> tuple[int, ...]:
+        """The log positions of the episodes that a fact rests on."""
+        rows = self._db.rows(
+            "SELECT c.seq FROM facts f CROSS JOIN citations c ON c.item = f.id AND c.decision = 0 "
+            "WHERE f.ident = ? AND f.scope = ? ORDER BY c.seq",
+            (ident_of("f", id), self._scope),
+        )
+        return tuple(seq for (seq,) in rows)
+
+    def last_decision(self, ids: Iterable[str]) -> int:
+        """The position of the last decision that stated one of these facts."""
+        last: int | None = self._db.row(
+            "SELECT max(decision) FROM facts WHERE scope = ? AND ident IN (SELECT value FROM json_each(?))",
+            (self._scope, json.dumps([ident_of("f", id) for id in ids])),
+        )
+        return last or 0
+
     def keys_of(self, id: str) -> tuple[int, int] | None:
         """The slot and the statement of a fact."""
         found: tuple[int, int] | None = self._db.row(

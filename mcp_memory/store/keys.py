@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import unicodedata
 from functools import lru_cache
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -38,11 +37,6 @@ class Keys:
             digest.update(len(data).to_bytes(8, "big"))
             digest.update(data)
         return digest.digest()
-
-
-def folded(text: str) -> str:
-    """A name or a value as it is compared: case, width and spaces do not count."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def new_ident() -> int:

@@ -15,8 +15,11 @@ from mcp_memory.store.selecting import COLUMN_FIELDS, Selecting
 from mcp_memory.store.texts import Texts
 from mcp_memory.store.times import micros, moment
 from mcp_memory.types import (
+    DEFAULT_IMPORTANCE,
     SILENCE,
+    UNCLASSIFIED,
     Episode,
+    EpisodeClass,
     Message,
     Selection,
     Stored,
@@ -25,7 +28,7 @@ from mcp_memory.types import (
 REPEAT_WITHIN = timedelta(minutes=10)
 """An unstamped utterance said again within this time, with nobody else speaking between, is the same one."""
 
-_COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, body"
+_COLUMNS = "seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, class, body"
 _TEXTS = "CROSS JOIN texts ON position = seq"
 
 
@@ -76,7 +79,7 @@ class Log:
             entries.append((self._episode(seq, message, id_of("e", number), created_at), message, utterance, number))
         self._texts.put((episode.seq, _body(episode)) for episode, *_ in entries)
         self._db.executemany(
-            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '')",
+            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     episode.seq,
@@ -95,6 +98,7 @@ class Log:
                     episode.learn,
                     message.occurred_at is not None,
                     len(episode.content),
+                    episode.category,
                 )
                 for episode, message, utterance, number in entries
             ],
@@ -150,6 +154,15 @@ class Log:
         taken = self._db.row("SELECT 1 FROM episodes WHERE ident = ?", (ident,))
         (episode,) = self._insert([(message, self._utterance(message))], copied if taken else ident, created_at)
         return Stored(episode, duplicate=False)
+
+    def classify(self, seq: int, category: EpisodeClass, importance: float) -> None:
+        """Note what an episode is and how much it matters, unless that was said or found before."""
+        self._db.execute(
+            "UPDATE episodes SET class = ?, importance = CASE importance WHEN ? THEN ? ELSE importance END "
+            "WHERE seq = ? AND scope = ? AND class = ?",
+            (category, DEFAULT_IMPORTANCE, importance, seq, self._scope, UNCLASSIFIED),
+        )
+        self._seen.pop(seq, None)
 
     def _known(self, utterances: Sequence[int]) -> set[int]:
         """Those of these keys that some episode has."""
@@ -369,7 +382,6 @@ def _body(episode: Episode) -> dict[str, Any]:
         "session_id": episode.session_id,
         "agent_id": episode.agent_id,
         "produced_for": episode.produced_for,
-        "category": episode.category,
         "tags": episode.tags,
         "entities": episode.entities,
         "blocks": episode.blocks,
@@ -379,7 +391,7 @@ def _body(episode: Episode) -> dict[str, Any]:
 
 
 def _episode(row: Sequence[Any]) -> Episode:
-    seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, body = row
+    seq, ident, role, kind, occurred_at, created_at, expires_at, importance, learn, category, body = row
     more: Mapping[str, Any] = json.loads(body)
     return Episode(
         id=id_of("e", ident),
@@ -395,7 +407,7 @@ def _episode(row: Sequence[Any]) -> Episode:
         occurred_at=moment(occurred_at),
         created_at=moment(created_at),
         importance=importance,
-        category=more.get("category", ""),
+        category=category,
         tags=tuple(more.get("tags", ())),
         entities=tuple(more.get("entities", ())),
         metadata=more.get("metadata", {}),

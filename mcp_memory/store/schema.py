@@ -149,7 +149,7 @@ def _extraction(connection: Connection) -> None:
 _EXTRACTION = """
 ALTER TABLE decisions DROP COLUMN ends;
 
-ALTER TABLE episodes ADD COLUMN class TEXT NOT NULL DEFAULT '';
+ALTER TABLE episodes ADD COLUMN class TEXT NOT NULL DEFAULT 'general';
 
 ALTER TABLE cursors ADD COLUMN rejections INTEGER NOT NULL DEFAULT 0;
 

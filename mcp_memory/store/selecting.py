@@ -13,7 +13,7 @@ from mcp_memory.store.keys import Keys, ident_of
 from mcp_memory.store.times import micros
 from mcp_memory.types import And, Compare, Filter, In, Scalar, Selection
 
-COLUMN_FIELDS = ("role", "kind", "importance")
+COLUMN_FIELDS = ("role", "kind", "importance", "category")
 """Fields that are filtered on in their own columns; all others by label."""
 
 
@@ -56,11 +56,11 @@ class Selecting:
             case In("id", values):
                 idents = [ident_of("e", str(value)) or -1 for value in values]
                 return "ident IN (SELECT value FROM json_each(?))", (json.dumps(idents),)
-            case Compare(("role" | "kind" | "importance") as name, ("=" | "!=") as operator, value):
-                return f"{name} {operator} ?", (_comparable(name, value),)
-            case In(("role" | "kind" | "importance") as name, values):
+            case Compare(("role" | "kind" | "importance" | "category") as name, ("=" | "!=") as operator, value):
+                return f"{_column(name)} {operator} ?", (_comparable(name, value),)
+            case In(("role" | "kind" | "importance" | "category") as name, values):
                 known = [_comparable(name, value) for value in values]
-                return f"{name} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
+                return f"{_column(name)} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
             case Compare(name, "=", value):
                 return self._labelled(name, [filters.canonical(value)])
             case In(name, values):
@@ -89,6 +89,10 @@ class Selecting:
             "seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ? AND value IN (SELECT value FROM json_each(?)))",
             (self._scope, field, keys),
         )
+
+
+def _column(field: str) -> str:
+    return "class" if field == "category" else field
 
 
 def _comparable(name: str, value: Scalar) -> Scalar | None:

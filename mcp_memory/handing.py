@@ -1,0 +1,138 @@
+"""The connected agent as extractor: a batch is handed to it with instructions and a token, and its answer comes back with
+that token, under the same checks as a model's.
+
+A token names the view, the scope, the range and the epoch. It stays good while memories are added, and is stale once the
+range was derived, here or by another client, or something was forgotten.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass, replace
+
+from mcp_memory import consolidation, extraction, profile, text
+from mcp_memory.commands import Checked
+from mcp_memory.consolidation import ConsolidationView, Crowd, Handed
+from mcp_memory.errors import InvalidBatch
+from mcp_memory.extraction import ExtractView, Lesson
+from mcp_memory.protocols import Tx
+from mcp_memory.types import CONSOLIDATION, Scope
+from mcp_memory.views import Batch, Views
+
+HANDED_EPISODES = 20
+HANDED_TOKENS = 1_200
+"""The most that one batch hands out; a single long message is shown whole."""
+
+LINE_TOKENS = 10
+"""Number, date and name before a message."""
+
+STALE = (
+    "batch: it was answered already, or something was forgotten since. Nothing was changed: call consolidate without "
+    "commands for a new batch."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`view` derives the episodes after `position` up to `last`; or, where `tag` is given, that tag is put in order, as of
+    the decision at `last`."""
+
+    view: str
+    position: int
+    last: int
+    epoch: int
+    scope: str
+    tag: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.view, self.position, self.last, self.epoch, self.scope, self.tag]
+        return base64.urlsafe_b64encode(json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()).decode()
+
+    @property
+    def orders(self) -> bool:
+        """Whether it stands for facts of a tag rather than for episodes."""
+        return self.view.startswith(f"{CONSOLIDATION}/")
+
+    @classmethod
+    def read(cls, text: str, scope: Scope) -> Token:
+        """Raises InvalidBatch where it is none, or another scope's."""
+        try:
+            view, position, last, epoch, fingerprint, tag = json.loads(base64.urlsafe_b64decode(text.strip()))
+            token = cls(str(view), int(position), int(last), int(epoch), str(fingerprint), str(tag))
+        except (ValueError, TypeError) as error:
+            raise InvalidBatch(
+                "batch: not a token of this server. Give back the `batch` of the answer that handed it out."
+            ) from error
+        if token.scope != _fingerprint(scope):
+            raise InvalidBatch("batch: it was handed out for another user. Nothing was changed.")
+        return token
+
+
+def hand_out(tx: Tx, views: Views, scope: Scope, agent: str) -> Handed | None:
+    """The next batch for the agent: episodes that wait, else a tag that has too many facts; None where nothing waits.
+    `agent` is what it is told about answering. Runs in a write transaction: what no fact can come from is passed over."""
+    for view in views.views:
+        if isinstance(view, ExtractView) and view.outside and (batch := _waiting(tx, views, view)):
+            token = Token(view.name, batch.position, batch.seqs[-1], batch.epoch, _fingerprint(scope))
+            lesson: Lesson = batch.gathered
+            told = f"{agent}\n\n{view.instructions}"
+            return Handed(told, extraction.head(lesson), tuple(view.lines(lesson)), str(token))
+    for view in views.views:
+        if isinstance(view, ConsolidationView) and not view.paid:
+            for crowd in consolidation.crowds(tx, profile.facts(tx)):
+                token = Token(_ordering(crowd), 0, crowd.position, tx.epoch(), _fingerprint(scope), crowd.tag)
+                told = f"{agent}\n\n{view.instructions}"
+                return Handed(told, consolidation.head(crowd), tuple(consolidation.lines(crowd)), str(token))
+    return None
+
+
+def _waiting(tx: Tx, views: Views, view: ExtractView) -> Batch | None:
+    """The next batch that holds something the user said, within the room of one question."""
+    while batch := views.next(tx, view, thorough=True, most=HANDED_EPISODES):
+        if batch.gathered.testimony:
+            return _bounded(tx, view, batch)
+        if not views.apply(tx, view, batch, Checked()):
+            return None
+    return None
+
+
+def _bounded(tx: Tx, view: ExtractView, batch: Batch) -> Batch:
+    tokens = 0
+    for count, episode in enumerate(tx.log.at(batch.seqs)):
+        tokens += text.count_tokens(episode.content) + LINE_TOKENS
+        if tokens > HANDED_TOKENS and count:
+            seqs = batch.seqs[:count]
+            return replace(batch, seqs=seqs, gathered=view.gather(tx, tx.log.at(seqs)))
+    return batch
+
+
+def taken_back(tx: Tx, views: Views, token: Token) -> tuple[ExtractView, Batch]:
+    """The batch that a token stands for, as it was handed out. Raises InvalidBatch where it is stale."""
+    view = next((view for view in views.views if view.name == token.view), None)
+    if not isinstance(view, ExtractView):
+        raise InvalidBatch("batch: its category is not learned from any more. Nothing was changed.")
+    if tx.epoch() != token.epoch or tx.cursors.of(view.name).position != token.position:
+        raise InvalidBatch(STALE)
+    episodes = [said for said in tx.log.after(token.position, HANDED_EPISODES) if said.seq <= token.last]
+    seqs = [episode.seq for episode in episodes]
+    return view, Batch(token.position, token.epoch, seqs, False, view.gather(tx, episodes))
+
+
+def crowd_taken_back(tx: Tx, token: Token) -> Crowd:
+    """The facts of a tag that a token stands for. Raises InvalidBatch where they have changed."""
+    for crowd in consolidation.crowds(tx, profile.facts(tx)):
+        if (_ordering(crowd), crowd.tag, crowd.position, tx.epoch()) == (
+            token.view, token.tag, token.last, token.epoch,
+        ):  # fmt: skip
+            return crowd
+    raise InvalidBatch(STALE)
+
+
+def _ordering(crowd: Crowd) -> str:
+    return f"{CONSOLIDATION}/{crowd.category}"
+
+
+def _fingerprint(scope: Scope) -> str:
+    return hashlib.blake2b(repr(scope).encode("utf-8", "replace"), digest_size=6).hexdigest()
