@@ -140,12 +140,13 @@ class Server:
         return line
 
 
-def memory_server(data_dir: Path, embedder: str = DEFAULT_EMBEDDER) -> Server:
-    """`mcp-memory serve` of this Python, on a data directory of its own."""
+def memory_server(data_dir: Path, embedder: str = DEFAULT_EMBEDDER, **settings: str) -> Server:
+    """`mcp-memory serve` of this Python, on a data directory of its own; `settings` by their names in the environment."""
     command = shutil.which("mcp-memory", path=Path(sys.executable).parent)
     if command is None:
         sys.exit("mcp-memory is not installed beside this Python: pip install -e .")
-    return Server([command, "serve"], {"MCP_MEMORY_DATA_DIR": str(data_dir), "MCP_MEMORY_EMBEDDER": embedder})
+    env = {"MCP_MEMORY_DATA_DIR": str(data_dir), "MCP_MEMORY_EMBEDDER": embedder, **settings}
+    return Server([command, "serve"], env)
 
 
 def hello_server() -> Server:

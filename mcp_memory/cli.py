@@ -256,11 +256,14 @@ def _ask(shown: dict[str, Any], as_json: bool) -> None:
 
 @main.command()
 @click.option("--dry-run", is_flag=True, help="Only report.")
+@click.option("--commands", type=click.File("r", encoding="utf-8"), help="The answer to a batch, as JSON; - for stdin.")
+@click.option("--batch", default="", help="The token of the batch that it answers.")
 @as_json_option
 @click.pass_obj
-def consolidate(settings: Settings, dry_run: bool, as_json: bool) -> None:
-    """Bring everything that is derived up to date."""
-    answer(settings, as_json, lambda tools: tools.consolidate(dry_run=dry_run))
+def consolidate(settings: Settings, dry_run: bool, commands: Any, batch: str, as_json: bool) -> None:
+    """Bring everything that is derived up to date, merge and end facts. Without a language model: show what waits."""
+    given = commands.read() if commands else ""
+    answer(settings, as_json, lambda tools: tools.consolidate(dry_run=dry_run, commands=given, batch=batch))
 
 
 @main.command()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 CASES = Path(__file__).parent / "cases"
-OFFERED = {"core", "proc", "http", "embed"}
+OFFERED = {"core", "proc", "http", "embed", "llm_script"}
 WAITING = {"O046": "a store of an older release is wanted"}
 COMMAND = f"{sys.executable} -m mcp_memory serve"
 
