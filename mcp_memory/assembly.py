@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -112,7 +113,7 @@ async def open_memory(
             weights=Weights(**config.weights.model_dump()),
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),
-            agent_prompt=prompts.read("agent.md", config.prompts_dir),
+            agent_prompt=prompts.read("agent.md", config.prompts_dir).strip(),
         )
     finally:
         await views.stop()
@@ -132,14 +133,15 @@ def _views(
     """Everything that is derived from the log, as the settings want it."""
 
     def read(name: str) -> str:
-        return prompts.read(name, config.prompts_dir)
+        return prompts.read(name, config.prompts_dir).strip()
 
     patience = timedelta(seconds=config.extract_seconds)
     inline: list[InlineView] = [WordsView(), RulesView(Rules.parse(read("rules.toml")))]
     slow: list[View] = [VectorsView(embedders.current, embedders.worker)]
     categories = _categories(config)
     for number, category in enumerate(categories.values()):
-        told = prompts.extraction(category, read("extract.md"))
+        shown = category if extractor else replace(category, examples="")  # an agent costs its user by the token
+        told = prompts.extraction(shown, read("extract.md")).strip()
         if number == 0:  # one question is enough to tell what the messages are
             told = f"{told}\n\n{read('classify.md')}"
         slow.append(

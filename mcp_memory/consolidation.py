@@ -6,6 +6,7 @@ twice changes nothing the second time.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,12 @@ from itertools import combinations
 
 from mcp_memory import commands, likeness, profile
 from mcp_memory.commands import Checked, Evidence
+from mcp_memory.errors import ProviderError
 from mcp_memory.extraction import Commands, Likeness
 from mcp_memory.prompts import Category
-from mcp_memory.protocols import LanguageModel, Tx
-from mcp_memory.types import CONSOLIDATION, AddFeature, DeleteFeature, Episode, Feature, Lag
+from mcp_memory.protocols import LanguageModel, Store, Tx
+from mcp_memory.types import CONSOLIDATION, AddFeature, DeleteFeature, Episode, Feature, Lag, Scope
+from mcp_memory.views import Views
 
 STALE_AFTER = timedelta(days=30)
 STALE_BELOW = 0.3
@@ -31,6 +34,9 @@ LASTING = 0.7
 
 CROWDED = 20
 """Facts of one tag from which a model is asked to merge and end some."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,26 @@ class Report:
     dry_run: bool
     handed: Handed | None
     agent: bool
+
+    @classmethod
+    def between(
+        cls, before: Sequence[Lag], after: Sequence[Lag], facts_before: int, facts_after: int, done: Done,
+        handed: Handed | None, outside: Sequence[str], *, dry_run: bool,
+    ) -> Report:  # fmt: skip
+        """From how things stood before and stand after; `outside` are the views that the agent derives."""
+        left = {lag.view: lag.episodes for lag in after}
+        derived = {lag.view: lag.episodes - (0 if dry_run else left.get(lag.view, 0)) for lag in before}
+        return cls(
+            derived={view: count for view, count in derived.items() if count > 0 and view not in outside},
+            facts_before=facts_before,
+            facts_after=facts_after,
+            done=done,
+            lags=tuple(lag for lag in after if lag.view not in outside),
+            waiting=max((lag.episodes for lag in after if lag.view in outside), default=0),
+            dry_run=dry_run,
+            handed=handed,
+            agent=bool(outside),
+        )
 
     @property
     def more(self) -> bool:
@@ -198,6 +224,29 @@ class ConsolidationView:
         profile.unlearn(tx, self.name)
 
 
+def view_of(views: Views) -> ConsolidationView:
+    return next(view for view in views.views if isinstance(view, ConsolidationView))
+
+
+async def tidied(store: Store, views: Views, scope: Scope, *, dry_run: bool) -> Done:
+    """Merge and end facts now, as far as nothing was forgotten meanwhile; in a dry run only tell what would be."""
+    view = view_of(views)
+    epoch, plan = await store.read(scope, lambda tx: (tx.epoch(), view.gather(tx, ())))
+    if dry_run:
+        return Done.of(await view.derive(replace(plan, crowds=())))
+    try:
+        plan = await view.derive(plan)
+    except ProviderError as error:
+        log.warning("facts of a crowded tag could not be put in order: %s", error)
+        plan = await view.derive(replace(plan, crowds=()))
+
+    def apply(tx: Tx) -> Done:
+        tx.cursors.advance(view.name, tx.cursors.of(view.name).position, tx.log.last())
+        return carry_out(plan, tx) if tx.epoch() == epoch else Done()
+
+    return await store.write(scope, apply, durable=False)
+
+
 def carry_out(plan: Plan, tx: Tx) -> Done:
     """Apply a plan to the facts as they are now: what changed since is left alone."""
     expired = sum(_end(tx, now, tx.now) for fact in plan.stale if (now := _unchanged(tx, fact)))
@@ -244,6 +293,7 @@ def _restated(said: Feature, citations: tuple[int, ...], *rests_on: Feature) -> 
 def _order(tx: Tx, crowd: Crowd, checked: Checked) -> Done:
     """Apply what was answered about a crowded tag, and remember that it was asked about as it stands then."""
     merged = ended = 0
+    there = {fact.id for fact in crowd.facts if _unchanged(tx, fact)}
     for command in checked.commands:
         if isinstance(command, DeleteFeature):
             slot = (command.category, command.tag, command.feature)
@@ -253,6 +303,8 @@ def _order(tx: Tx, crowd: Crowd, checked: Checked) -> Done:
                     ended += _end(tx, now, tx.now)
         else:
             replaced = [crowd.facts[number - 1] for number in command.citations]
+            if any(fact.id not in there for fact in replaced):
+                continue  # it would bring back what ended while a slow model thought
             seqs = sorted({seq for fact in replaced for seq in tx.facts.cited(fact.id)})
             importance = max(fact.importance for fact in replaced)
             merged += profile.decide(

@@ -25,10 +25,10 @@ from mcp_memory import (
     transfer,
     working,
 )
-from mcp_memory.consolidation import ConsolidationView, Done, Handed, Report
+from mcp_memory.consolidation import ConsolidationView, Done, Report
 from mcp_memory.context import Context, Line, text_cost
 from mcp_memory.episodic import VectorsView
-from mcp_memory.errors import InvalidBatch, InvalidInput, MemoryServerError, ProviderError, SettingsError
+from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
@@ -401,76 +401,26 @@ class Memory:
         before, facts_before = await self.store.read(scope, self._standing)
         done = Done()
         if proposed is not None:
-            done = await self._answered(scope, proposed, handing.Token.read(batch, scope), dry_run=dry_run)
+            done = await handing.answered(self.store, self.views, scope, proposed, batch, dry_run=dry_run)
         elif not dry_run:
+            seconds = CONSOLIDATE_SECONDS
             skip = (ConsolidationView.name,)
-            await self.views.catch_up(
-                scope, within=CONSOLIDATE_SECONDS, learning=CONSOLIDATE_SECONDS, thorough=True, skip=skip
-            )
-        done += await self._tidied(scope, dry_run=dry_run)
-        handed = None if dry_run or proposed is not None else await self._handed(scope)
+            await self.views.catch_up(scope, within=seconds, learning=seconds, thorough=True, skip=skip)
+        done += await consolidation.tidied(self.store, self.views, scope, dry_run=dry_run)
+        handed = None
+        if proposed is None and not dry_run:
+            hand_out = partial(handing.hand_out, views=self.views, scope=scope, agent=self._agent_prompt)
+            handed = await self.store.write(scope, hand_out, durable=False)
         after, facts_after = await self.store.read(scope, self._standing)
-        left = {lag.view: lag.episodes for lag in after}
-        outside = [view.name for view in self.views.views if view.outside]
-        return Report(
-            derived={
-                lag.view: lag.episodes - left.get(lag.view, 0)
-                for lag in before
-                if lag.episodes > left.get(lag.view, 0) or dry_run
-            },
-            facts_before=facts_before,
-            facts_after=facts_after,
-            done=done,
-            lags=tuple(lag for lag in after if lag.view not in outside),
-            waiting=max((lag.episodes for lag in after if lag.view in outside), default=0),
-            dry_run=dry_run,
-            handed=handed,
-            agent=bool(outside),
-        )
+        return Report.between(before, after, facts_before, facts_after, done, handed, self._outside(), dry_run=dry_run)
 
     def _standing(self, tx: Tx) -> tuple[list[Lag], int]:
         lags = [lag for lag in self.views.lags(tx, thorough=True) if lag.view != ConsolidationView.name]
         return lags, len(profile.facts(tx))
 
-    async def _handed(self, scope: Scope) -> Handed | None:
-        return await self.store.write(
-            scope, lambda tx: handing.hand_out(tx, self.views, scope, self._agent_prompt), durable=False
-        )
-
-    async def _answered(self, scope: Scope, proposed: Sequence[Any], token: handing.Token, *, dry_run: bool) -> Done:
-        """Apply what the connected agent answered to a batch."""
-        if token.orders:
-            crowd = await self.store.read(scope, lambda tx: handing.crowd_taken_back(tx, token))
-            ordered = self._consolidation.checked(crowd, proposed)
-            plan = consolidation.Plan(ordered=((crowd, ordered),))
-            return Done.of(plan) if dry_run else await self.store.write(scope, partial(consolidation.carry_out, plan))
-        view, batch = await self.store.read(scope, lambda tx: handing.taken_back(tx, self.views, token))
-        checked = await view.recognised(batch.gathered, batch.gathered.checked(proposed))
-        if not dry_run and not await self.store.write(scope, lambda tx: self.views.apply(tx, view, batch, checked)):
-            raise InvalidBatch(handing.STALE)
-        return Done(learned=len(checked.commands), refused=checked.refused)
-
-    async def _tidied(self, scope: Scope, *, dry_run: bool) -> Done:
-        """Merge and end facts, as far as nothing was forgotten meanwhile."""
-        view = self._consolidation
-        epoch, plan = await self.store.read(scope, lambda tx: (tx.epoch(), view.gather(tx, ())))
-        if dry_run:
-            return Done.of(await view.derive(replace(plan, crowds=())))
-        try:
-            plan = await view.derive(plan)
-        except ProviderError as error:
-            log.warning("facts of a crowded tag could not be put in order: %s", error)
-            plan = await view.derive(replace(plan, crowds=()))
-
-        def carry_out(tx: Tx) -> Done:
-            tx.cursors.advance(view.name, tx.cursors.of(view.name).position, tx.log.last())
-            return consolidation.carry_out(plan, tx) if tx.epoch() == epoch else Done()
-
-        return await self.store.write(scope, carry_out, durable=False)
-
-    @property
-    def _consolidation(self) -> ConsolidationView:
-        return next(view for view in self.views.views if isinstance(view, ConsolidationView))
+    def _outside(self) -> list[str]:
+        """The views that the connected agent derives."""
+        return [view.name for view in self.views.views if view.outside]
 
     # ---- moving
 
@@ -513,8 +463,7 @@ class Memory:
     async def lags(self, scope: Scope) -> list[Lag]:
         """The views that are behind the log, without those that are caught up only where they are read."""
         lags = await self.store.read(scope, self.views.lags)
-        outside = [view.name for view in self.views.views if view.outside]
-        return [lag for lag in lags if lag.view not in ("summary", *outside)]
+        return [lag for lag in lags if lag.view not in ("summary", *self._outside())]
 
     def now(self) -> datetime:
         """The clock that dates what is stored."""
