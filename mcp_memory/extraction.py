@@ -115,7 +115,7 @@ class ExtractView:
         self._classifies = classifies
 
     def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Lesson:
-        names = profile.names(tx)
+        known = profile.known_as(tx)
         lines = [
             episode
             for episode in episodes
@@ -126,7 +126,7 @@ class ExtractView:
         return Lesson(
             category=self._category,
             lines=tuple(lines),
-            testimony=frozenset(line.seq for line in lines if profile.is_testimony(line, names)),
+            testimony=frozenset(line.seq for line in lines if profile.is_testimony(line, known)),
             before=_before(tx, lines),
             known=_known(profile.facts(tx, category=self._category.name), lines),
         )
@@ -229,8 +229,8 @@ def head(lesson: Lesson) -> str:
 def _line(mark: str, episode: Episode, said: str, testimony: frozenset[int], hint: str) -> str:
     who: str = episode.role
     if episode.seq not in testimony and episode.speaker:
-        who = f"{episode.role} ({episode.speaker}, somebody else)"
-    body = said.replace("\n", "\n    ")
+        who = f"{episode.role} ({' '.join(episode.speaker.split())}, somebody else)"
+    body = "\n    ".join(said.splitlines())  # so that no line of theirs looks like one of ours
     return f"{mark} {episode.occurred_at:%Y-%m-%d} {who}{hint}: {body}"
 
 

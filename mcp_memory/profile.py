@@ -6,8 +6,9 @@ because it is alike: only the same statement strengthens a fact.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from mcp_memory import text
@@ -44,11 +45,11 @@ class RulesView:
         self._rules = rules
 
     def follow(self, tx: Tx, episodes: Sequence[Episode]) -> None:
-        known: list[str] | None = None
+        known: Known | None = None
         for episode in episodes:
             if episode.speaker and known is None:
-                known = names(tx)
-            said = is_testimony(episode, known or ())
+                known = known_as(tx)
+            said = is_testimony(episode, known or Known(tx.user, ()))
             commands = self._rules.commands(episode.content, episode.seq) if said else []
             for command in commands:
                 decide(tx, self.name, command, episode.occurred_at)
@@ -63,9 +64,25 @@ class RulesView:
         unlearn(tx, self.name)
 
 
-def names(tx: Tx) -> list[str]:
-    """What the user has called themself so far, as facts ("is called Ann", "叫张三")."""
-    return [fact.value.casefold() for fact in tx.facts.all() if fact.tag == "name"]
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the user may be called as a speaker: the id of the scope, or what facts about their name hold ("is called Ann",
+    "叫张三") as a word of its own."""
+
+    id: str
+    facts: tuple[str, ...]
+
+    def includes(self, speaker: str) -> bool:
+        said = text.folded(speaker)
+        whole = re.compile(rf"(?<!{_LETTER}){re.escape(said)}(?!{_LETTER})")
+        return said == text.folded(self.id) or any(whole.search(text.folded(fact)) for fact in self.facts)
+
+
+_LETTER = r"[^\W\d_\u3400-\u9fff]"  # of a script that divides words
+
+
+def known_as(tx: Tx) -> Known:
+    return Known(tx.user, tuple(fact.value for fact in tx.facts.all() if fact.tag == "name"))
 
 
 def unlearn(tx: Tx, source: str) -> None:
@@ -74,13 +91,13 @@ def unlearn(tx: Tx, source: str) -> None:
         settle(tx, slot)
 
 
-def is_testimony(episode: Episode, names: Sequence[str]) -> bool:
+def is_testimony(episode: Episode, known: Known) -> bool:
     """Whether an episode is the user's own statement about themself: the assistant's and others' words are context."""
     return (
         episode.learn
         and episode.role == "user"
         and episode.importance >= LEAST_IMPORTANCE
-        and (not episode.speaker or any(name.endswith(episode.speaker.casefold()) for name in names))
+        and (not episode.speaker or known.includes(episode.speaker))
     )
 
 

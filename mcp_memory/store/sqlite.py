@@ -38,7 +38,14 @@ class Tx:
     """A transaction in one scope. Every room it opens is bound to that scope, so that no statement can forget it."""
 
     def __init__(
-        self, connection: Connection, keys: Keys, matrices: Matrices, lengths: Lengths, scope: int, now: datetime
+        self,
+        connection: Connection,
+        keys: Keys,
+        matrices: Matrices,
+        lengths: Lengths,
+        scope: int,
+        user: str,
+        now: datetime,
     ) -> None:
         self._db = connection
         self._texts = Texts(connection)
@@ -46,6 +53,7 @@ class Tx:
         self._matrices = matrices
         self._lengths = lengths
         self._scope = scope
+        self.user = user
         self.now = now
 
     @cached_property
@@ -137,7 +145,7 @@ class SQLiteStore:
                 (key, scope.org, scope.project, scope.user),
             )
             number = connection.row("SELECT id FROM scopes WHERE key = ?", (key,))
-        return Tx(connection, self._keys, self._matrices, self._lengths, number or 0, self.now())
+        return Tx(connection, self._keys, self._matrices, self._lengths, number or 0, scope.user, self.now())
 
     async def due(self, views: Sequence[str]) -> list[Scope]:
         """The scopes in which one of these views is behind the log and may be tried again by now."""
