@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mcp_memory.corrections import profile
-from mcp_memory.errors import InvalidInput, MemoryServerError, SettingsError
+from mcp_memory.errors import InvalidInput, MemoryServerError, NotFound, SettingsError
 from mcp_memory.settings import Settings, load
 from mcp_memory.terminal import (
     UNCUT,
@@ -51,7 +51,7 @@ class Commands(click.Group):
         except (MemoryServerError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # `mcp-memory search … | head`: click ends quietly
-            kind = Misuse if isinstance(error, InvalidInput | SettingsError) else click.ClickException
+            kind = Misuse if isinstance(error, InvalidInput | NotFound | SettingsError) else click.ClickException
             raise kind(str(error)) from None
 
 

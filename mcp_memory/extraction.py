@@ -5,7 +5,7 @@ Both get the same batch and the same instructions, and answer with the same comm
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -127,7 +127,7 @@ class ExtractView:
             category=self._category,
             lines=tuple(lines),
             testimony=frozenset(line.seq for line in lines if profile.is_testimony(line, known)),
-            before=_before(tx, lines),
+            before=_before(tx, lines, {aside.seq for aside in tx.cursors.aside() if aside.view == self.name}),
             known=_known(profile.facts(tx, category=self._category.name), lines),
         )
 
@@ -246,19 +246,19 @@ def _pieces(said: str) -> Iterator[str]:
     yield piece
 
 
-def _before(tx: Tx, lines: Sequence[Episode]) -> tuple[Episode, ...]:
-    """The turns directly before a batch in its conversation."""
+def _before(tx: Tx, lines: Sequence[Episode], aside: Collection[int]) -> tuple[Episode, ...]:
+    """The turns directly before a batch in its conversation, without those that a model could not take."""
     turns: list[int] = []
     at = lines[0].seq if lines else 0
     while len(turns) < _BEFORE and (at := tx.log.preceding([at]).get(at, 0)):
         turns.append(at)
-    return tuple(episode for episode in tx.log.at(turns) if episode.learn)
+    return tuple(episode for episode in tx.log.at(turns) if episode.learn and episode.seq not in aside)
 
 
 def _known(facts: Sequence[Feature], lines: Sequence[Episode]) -> tuple[Feature, ...]:
-    """The facts within a budget: those that share words with the batch first, then the most important."""
+    """The facts within a budget: those that share the most words with the batch first, then the most important."""
     said = {word for line in lines for word in text.query_words(line.content)}
-    near = sorted(facts, key=lambda fact: not said & set(text.query_words(profile.stated(fact))))
+    near = sorted(facts, key=lambda fact: -len(said & set(text.query_words(profile.stated(fact)))))
     known, room = [], KNOWN_TOKENS
     for fact in near:
         room -= text.count_tokens(profile.stated(fact)) + 2

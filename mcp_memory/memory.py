@@ -261,7 +261,8 @@ class Memory:
         return await self.store.write(scope, lambda tx: profile.end(tx, id))
 
     async def undo(self, scope: Scope, position: int) -> Decision:
-        """Let a decision count as never made; undone itself, it counts again. Raises NotFound."""
+        """Let a decision count as never made, with what the same hand decided there in the same moment; undone itself, it
+        counts again. Raises NotFound."""
         return await self.store.write(scope, lambda tx: profile.undo(tx, position))
 
     async def replay(self, scope: Scope) -> int:
@@ -406,12 +407,14 @@ class Memory:
             seconds = CONSOLIDATE_SECONDS
             skip = (ConsolidationView.name,)
             await self.views.catch_up(scope, within=seconds, learning=seconds, thorough=True, skip=skip)
-        done += await consolidation.tidied(self.store, self.views, scope, dry_run=dry_run)
+        tidied, behind = await consolidation.tidied(self.store, self.views, scope, dry_run=dry_run)
+        done += tidied
         handed = None
         if proposed is None and not dry_run:
             hand_out = partial(handing.hand_out, views=self.views, scope=scope, agent=self._agent_prompt)
             handed = await self.store.write(scope, hand_out, durable=False)
         after, facts_after = await self.store.read(scope, self._standing)
+        after += behind
         return Report.between(before, after, facts_before, facts_after, done, handed, self._outside(), dry_run=dry_run)
 
     def _standing(self, tx: Tx) -> tuple[list[Lag], int]:
@@ -513,7 +516,12 @@ class Memory:
                 f"{view}: no language model is configured (MCP_MEMORY_LANGUAGE_MODEL) to derive it again; what the agent "
                 "answered stays. `mcp-memory profile rebuild` replays the log."
             )
+        category = view.removeprefix(extraction.PREFIX) if view.startswith(extraction.PREFIX) else ""
+        if category:
+            await self.store.write(scope, lambda tx: consolidation.loosen(tx, category))
         await self.views.rebuild(scope, view, progress)
+        if category:
+            await consolidation.tidied(self.store, self.views, scope, dry_run=False)
 
     async def retry_aside(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
         """Let a view try again what it had set aside."""

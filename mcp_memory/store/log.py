@@ -293,11 +293,14 @@ class Log:
         )
         return [_episode(row) for row in reversed(rows)]
 
-    def expires(self) -> bool:
-        """Whether anything in the scope has a time to live."""
-        return bool(
-            self._db.row("SELECT 1 FROM episodes WHERE scope = ? AND expires_at IS NOT NULL LIMIT 1", (self._scope,))
-        )
+    def expires(self, session_id: str | None = None) -> bool:
+        """Whether anything in the scope, or in one session of it, has a time to live."""
+        condition, values = "scope = ?", [self._scope]
+        if session_id is not None:
+            condition += " AND session = ?"
+            values.append(self._keys.often("session", session_id))
+        query = f"SELECT 1 FROM episodes WHERE {condition} AND expires_at IS NOT NULL LIMIT 1"
+        return bool(self._db.row(query, tuple(values)))
 
     def sessions(self) -> list[tuple[str, int]]:
         """The scope's sessions with their number of episodes, the latest first."""
