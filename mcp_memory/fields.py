@@ -7,7 +7,7 @@ the key `y` of the object `x`, and the key that is itself called `x.y`. A list h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -81,9 +81,12 @@ def canonical(value: object) -> str:
 def labels(episode: Episode) -> list[tuple[str, str]]:
     """Every distinct (field, canonical value) by which an equality can find an episode. Its id, its times and its text are
     left out."""
-    named: list[tuple[str, object]] = [(field, getattr(episode, field)) for field in _LABELLED]
-    if episode.metadata:
-        named += _named(episode.metadata)
+    system = ((field, getattr(episode, field)) for field in _LABELLED)
+    return labelled([*system, *named(episode.metadata)])
+
+
+def labelled(named: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    """Every distinct (field, canonical value) of what stands under these names."""
     found: dict[tuple[str, str], None] = {}
     for field, value in named:
         if isinstance(value, str):
@@ -94,14 +97,15 @@ def labels(episode: Episode) -> list[tuple[str, str]]:
     return list(found)
 
 
-def _named(objects: Mapping[str, object], prefix: str = "metadata", depth: int = 1) -> Iterator[tuple[str, object]]:
-    """What stands under each name. A key with a dot is one of the outermost object, and nothing inside it has a name."""
+def named(objects: Mapping[str, object], prefix: str = "metadata", depth: int = 1) -> Iterator[tuple[str, object]]:
+    """What stands in metadata under each name. A key with a dot counts in the outermost object alone, and nothing inside
+    it has a name."""
     for key, value in objects.items():
         key = str(key)
         if depth == 1 or "." not in key:
             yield f"{prefix}.{key}", value
             if isinstance(value, Mapping) and depth < MAX_PARTS and "." not in key:
-                yield from _named(value, f"{prefix}.{key}", depth + 1)
+                yield from named(value, f"{prefix}.{key}", depth + 1)
 
 
 def _at(value: object, path: list[str]) -> object:
