@@ -293,10 +293,11 @@ def test_both_dialects_bind_every_value(text: str) -> None:
 
 VOCABULARY = set(
     """
-    NOT AND OR IN BETWEEN IS NULL TRUE FALSE EXISTS SELECT FROM WHERE CROSS JOIN AS CASE WHEN THEN END CAST TEXT NUMERIC GLOB
-    LIKE ESCAPE ANY COLLATE C seq ident role kind class importance occurred_at created_at expires_at labels scope field value
-    texts position body held type key typeof nullif json_each text integer real convert_from UTF8 jsonb jsonb_path_query
-    jsonb_typeof string number 1 s
+    NOT AND OR IN BETWEEN IS NULL TRUE FALSE EXISTS SELECT FROM WHERE CROSS JOIN AS CASE WHEN THEN END CAST TEXT NUMERIC
+    GLOB LIKE ESCAPE ANY COLLATE C
+    seq ident role kind class importance occurred_at created_at expires_at labels scope field value texts position body held
+    nullif typeof type key json_each text integer real convert_from UTF8 jsonb jsonb_path_query jsonb_typeof string number
+    1 s
     """.split()
 )
 
