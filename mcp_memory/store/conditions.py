@@ -95,8 +95,9 @@ class Conditions:
         if field == "id":
             return self._among("ident", [ident_of("e", str(value)) or -1 for value in values])
         if field in COLUMNS:
-            bounded = [value if isinstance(value, str) else filters.bounded(value) for value in values]
-            return self._among(COLUMNS[field], bounded)
+            # numbers as floats, as the column has them: a list of both kinds is none that every driver takes
+            alike = [value if isinstance(value, str) else float(filters.bounded(value)) for value in values]
+            return self._among(COLUMNS[field], alike)
         keys = self._dialect.listed([self._keys.often("value", canonical(value)) for value in values])
         return (
             f"seq IN (SELECT seq FROM labels WHERE scope = ? AND field = ? AND value {self._dialect.among})",
