@@ -150,7 +150,11 @@ class Tools:
         self,
         query: Annotated[str, Field(description="What to look for, in plain words; empty lists the newest")] = "",
         filter: Annotated[
-            str, Field(description="e.g. role = 'user' AND topic IN ('food', 'travel'); metadata fields by name")
+            str,
+            Field(
+                description="e.g. topic IN ('food', 'art') AND NOT (rank > 3 OR area LIKE 'x%') AND "
+                "occurred_at < date('2026-05-01'); metadata fields by name"
+            ),
         ] = "",
         user_id: UserId = "",
         agent_id: AgentId = "",
@@ -170,7 +174,7 @@ class Tools:
         memory = await self._running()
         names = [name for name in map(str.strip, kinds.split(",")) if name]
         selection = Selection(
-            filter=filters.parse(filter),
+            filter=filters.parse(filter, self._settings.zone),
             agent_id=_id(agent_id, "agent_id"),
             session_id=_id(session_id, "session_id"),
             since=timeparse.since(since, self._settings.zone),
@@ -248,7 +252,9 @@ class Tools:
         memory = await self._running()
         scope = self._scope(user_id)
         ids = [id for id in (memory_id.strip(), *(id.strip() for id in memory_ids)) if id]
-        selection = Selection(filter=filters.parse(filter), session_id=_id(session_id, "session_id"))
+        selection = Selection(
+            filter=filters.parse(filter, self._settings.zone), session_id=_id(session_id, "session_id")
+        )
         if ids:
             if selection or query or everything:
                 raise InvalidInput("memory_id: ids stand alone; leave filter, query, session_id and everything out.")

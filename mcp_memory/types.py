@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal, get_args
 
 Role = Literal["user", "assistant", "system", "tool"]
@@ -237,16 +237,39 @@ Scalar = str | float | int | bool
 
 
 @dataclass(frozen=True, slots=True)
+class Period:
+    """A moment (`first == last`) or a day, both ends counting. A time without a zone that it is compared with is one of
+    `zone`."""
+
+    first: datetime
+    last: datetime
+    zone: tzinfo = UTC
+
+
+Value = Scalar | Period
+
+Operator = Literal["=", "!=", "<", "<=", ">", ">="]
+
+
+@dataclass(frozen=True, slots=True)
 class Compare:
     field: str
-    operator: Literal["=", "!=", "<", "<=", ">", ">="]
-    value: Scalar
+    operator: Operator
+    value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class In:
     field: str
-    values: tuple[Scalar, ...]
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """`%` stands for any characters and `_` for one; after a backslash both, and the backslash, stand for themselves."""
+
+    field: str
+    pattern: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +292,7 @@ class Or:
     operands: tuple[Filter, ...]
 
 
-Filter = Compare | In | IsNull | Not | And | Or
+Filter = Compare | In | Like | IsNull | Not | And | Or
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from mcp_memory import filters
+from mcp_memory import fields
+from mcp_memory.store.conditions import COLUMNS
 from mcp_memory.store.database import Connection
 from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.keys import Keys, id_of, ident_of, new_ident
-from mcp_memory.store.selecting import COLUMN_FIELDS, Selecting
+from mcp_memory.store.selecting import Selecting
 from mcp_memory.store.texts import Texts
 from mcp_memory.store.times import micros, moment
 from mcp_memory.types import (
@@ -136,8 +137,8 @@ class Log:
     def _labels(self, episode: Episode) -> list[tuple[int, int, int, int]]:
         return [
             (self._scope, self._keys.often("field", name), self._keys.often("value", value), episode.seq)
-            for name, value in filters.labels(episode)
-            if name not in COLUMN_FIELDS
+            for name, value in fields.labels(episode)
+            if name not in COLUMNS
         ]
 
     def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
