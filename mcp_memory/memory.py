@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from mcp_memory import (
     handing,
     profile,
     retrieval,
+    timeparse,
     transfer,
     working,
 )
@@ -122,6 +123,7 @@ class Memory:
         window_tokens: int,
         window_idle: timedelta,
         agent_prompt: str,
+        zone: tzinfo,
     ) -> None:
         self.store = store
         self.views = views
@@ -131,6 +133,7 @@ class Memory:
         self._window_tokens = window_tokens
         self._window_idle = window_idle
         self._agent_prompt = agent_prompt
+        self._zone = zone
 
     @staticmethod
     def open(settings: Settings | None = None) -> AbstractAsyncContextManager[Memory]:
@@ -164,12 +167,15 @@ class Memory:
     # ---- search
 
     async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
-        """Find episodes by meaning and words, within a selection. An empty query lists what the selection holds.
+        """Find episodes by meaning and words, within a selection; a time that the query names lifts what was said then. An
+        empty query lists what the selection holds.
 
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
         if cursor:
             question = retrieval.resumed(scope, question, cursor)
+        elif question.asked_at is None:
+            question = replace(question, asked_at=self.now())
         if not question.query.strip():
             if not question.selection:
                 raise InvalidInput("query: say what to look for, or give a filter, a session_id or a range of time.")
@@ -177,7 +183,8 @@ class Memory:
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
         meaning, lags = await self._meaning(scope, question.query)
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
+        span = timeparse.mentioned(question.query, question.asked_at or self.now(), self._zone)
+        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights, span))
         return Answer(scope, question, found, tuple(lags))
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
@@ -468,6 +475,10 @@ class Memory:
     def now(self) -> datetime:
         """The clock that dates what is stored."""
         return self.store.now()
+
+    def asked_at(self, cursor: str) -> datetime:
+        """When the question was asked that goes on at this cursor; now without one."""
+        return retrieval.asked_at(cursor) or self.now()
 
     async def stats(self, scope: Scope) -> Stats:
         def count(tx: Tx) -> Stats:

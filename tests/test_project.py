@@ -20,8 +20,8 @@ PACKAGE = ROOT / "mcp_memory"
 LAYERS = [
     {"types", "protocols", "errors"},
     {
-        "filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading", "commands", "classification",
-        "likeness", "tokens", "workers",
+        "filters", "text", "ranking", "prompts", "rules", "times", "timeparse", "redaction", "reading", "commands",
+        "classification", "likeness", "tokens", "workers",
     },
     {"store"},
     {"views"},
