@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BEGINNING, END = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 """The ends of a range that has none there ("before May"), and of the years that can be written."""
 
-READ = 2_000
+READ = 1_000
 """Characters of a query in which a time is looked for; questions are shorter."""
 
 _TICK = timedelta(microseconds=1)

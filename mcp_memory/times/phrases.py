@@ -290,7 +290,7 @@ RULES = (
     Rule(
         None,
         (
-            f"every|next [ single|number|day ] {_TIMES} [ {_TIMES} ]",
+            f"every|next [ single|number|day ] {_TIMES} [ in|on|of? {_TIMES} ]",
             "weekday evenings",
             f"{_MONTH}|weekday|season of? next week|year's",
             "every|next 个? week|weekend|月|年|天 [ day|日|天 ] 的? part?",
