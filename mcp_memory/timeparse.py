@@ -81,7 +81,7 @@ def mentioned(query: str, now: datetime, zone: tzinfo) -> Span | None:
     from mcp_memory.times import phrases, relations, words  # late: a server's first answer must not wait for them
 
     row = words.words(query[:READ])
-    here = now.astimezone(zone)
+    here = _seen(now, zone)
     found = relations.times(row, phrases.found(row, here), here)
     begun = [named for named in found if named.stretch.start <= here.replace(tzinfo=None)]
     times = [named for named in begun if not named.vague] or begun
@@ -100,6 +100,14 @@ def _joined(one: Span, other: Span) -> Span:
     return Span(since, until, min(one.start, other.start), max(one.end, other.end))
 
 
+def _seen(now: datetime, zone: tzinfo) -> datetime:
+    """The time in a zone, or as it is at the ends of the calendar, beyond which there is no other."""
+    try:
+        return now.astimezone(zone)
+    except OverflowError:
+        return now
+
+
 def _ends(text: str, zone: tzinfo, now: datetime, argument: str) -> tuple[datetime, datetime]:
     """The first and the last moment of what a text names, in UTC."""
     from mcp_memory.times import phrases, words
@@ -112,7 +120,7 @@ def _ends(text: str, zone: tzinfo, now: datetime, argument: str) -> tuple[dateti
         pass  # it is no day
     if moments := _moments(text, zone):
         return min(moments), max(moments)
-    stretch = phrases.whole(words.words(text[:READ]), now.astimezone(zone))
+    stretch = phrases.whole(words.words(text[:READ]), _seen(now, zone))
     if stretch is None:
         raise InvalidInput(
             f"{argument}: {text[:40]!r} is not a time. Write 2026-05-01, 2026-05-01T14:30, 2026-05-01T14:30:00+02:00, or "

@@ -18,7 +18,7 @@ from mcp_memory.errors import InvalidInput
 from mcp_memory.memory import Memory
 from mcp_memory.settings import Settings, WeightSettings
 from mcp_memory.testing import Clock
-from mcp_memory.timeparse import BEGINNING, Span, instant, mentioned, since, until
+from mcp_memory.timeparse import BEGINNING, END, Span, instant, mentioned, since, until
 from mcp_memory.types import Hit, Message, Question, Scope
 
 BERLIN, NEW_YORK, TOKYO = (ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Asia/Tokyo"))
@@ -406,6 +406,8 @@ whenever = st.integers(0, 4_102_444_800).map(lambda second: datetime.fromtimesta
 @hypothesis_settings(max_examples=400, deadline=None)
 @given(text=anything, now=whenever, zone=st.sampled_from(ZONES))
 @example(text="last year " * 5_000, now=NOW, zone=BERLIN)
+@example(text="last year, yesterday, this week, in May", now=BEGINNING, zone=NEW_YORK)
+@example(text="last year, today, this week, in May", now=END, zone=TOKYO)
 @example(text="三天前" * 5_000, now=NOW, zone=BERLIN)
 @example(text="1" * 9_000 + " days ago", now=NOW, zone=BERLIN)
 def test_any_text_names_a_range_or_none(text: str, now: datetime, zone: ZoneInfo) -> None:
