@@ -114,6 +114,7 @@ async def open_memory(
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),
             agent_prompt=prompts.read("agent.md", config.prompts_dir).strip(),
+            zone=config.zone,
         )
     finally:
         await views.stop()

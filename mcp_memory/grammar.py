@@ -134,7 +134,7 @@ class _Reading:
         written = _unquoted(token)
         try:
             first = timeparse.instant(written, self._zone)
-            last = timeparse.until(written, self._zone) or first
+            last = timeparse.until(written, self._zone, first) or first
         except OverflowError:  # the last day of the calendar, which no other follows
             last = datetime.max.replace(tzinfo=UTC)
         except InvalidInput:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from mcp_memory import (
     handing,
     profile,
     retrieval,
+    timeparse,
     transfer,
     working,
 )
@@ -60,6 +61,9 @@ SEARCH_WAIT_SECONDS = 10.0
 
 PROFILE_WAIT_SECONDS = 4.0
 """How long `profile` waits for a model that is drawing facts from a full batch just now."""
+
+LOAD_WAIT_SECONDS = 10.0
+"""How long it waits besides for what a model's provider has to import first, once in the life of a process."""
 
 CONSOLIDATE_SECONDS = 25.0
 
@@ -122,6 +126,7 @@ class Memory:
         window_tokens: int,
         window_idle: timedelta,
         agent_prompt: str,
+        zone: tzinfo,
     ) -> None:
         self.store = store
         self.views = views
@@ -131,6 +136,8 @@ class Memory:
         self._window_tokens = window_tokens
         self._window_idle = window_idle
         self._agent_prompt = agent_prompt
+        self._loading: asyncio.Future[list[Any]] | None = None
+        self._zone = zone
 
     @staticmethod
     def open(settings: Settings | None = None) -> AbstractAsyncContextManager[Memory]:
@@ -164,12 +171,15 @@ class Memory:
     # ---- search
 
     async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
-        """Find episodes by meaning and words, within a selection. An empty query lists what the selection holds.
+        """Find episodes by meaning and words, within a selection; a time that the query names lifts what was said then. An
+        empty query lists what the selection holds.
 
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
         if cursor:
             question = retrieval.resumed(scope, question, cursor)
+        elif question.asked_at is None:
+            question = replace(question, asked_at=self.now())
         if not question.query.strip():
             if not question.selection:
                 raise InvalidInput("query: say what to look for, or give a filter, a session_id or a range of time.")
@@ -177,7 +187,8 @@ class Memory:
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
         meaning, lags = await self._meaning(scope, question.query)
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
+        span = timeparse.mentioned(question.query, question.asked_at or self.now(), self._zone)
+        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights, span))
         return Answer(scope, question, found, tuple(lags))
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
@@ -220,6 +231,8 @@ class Memory:
         history: bool = False,
     ) -> tuple[list[Feature], list[Lag]]:
         """The facts that are known, or were at `as_of`; with `history` those that were ended too."""
+        if self._loading is not None and self._models:
+            await asyncio.wait({self._loading}, timeout=LOAD_WAIT_SECONDS)
         await self.views.catch_up(scope, within=0.0, learning=PROFILE_WAIT_SECONDS, skip=("summary",))
         return await self.store.read(
             scope,
@@ -472,6 +485,10 @@ class Memory:
         """The clock that dates what is stored."""
         return self.store.now()
 
+    def asked_at(self, cursor: str) -> datetime:
+        """When the question was asked that goes on at this cursor; now without one."""
+        return retrieval.asked_at(cursor) or self.now()
+
     async def stats(self, scope: Scope) -> Stats:
         def count(tx: Tx) -> Stats:
             first, last, characters = tx.log.extent()
@@ -501,8 +518,13 @@ class Memory:
     async def warm(self) -> None:
         """Load the embedder and the language models, so that the first question need not wait for them. Says nothing where
         they can't be loaded: whoever needs them will be told."""
-        loading = [asyncio.to_thread(model.load) for model in self._models]
-        for loaded in await asyncio.gather(self._embedders.warm(), *loading, return_exceptions=True):
+        if self._loading is None:
+            self._loading = asyncio.gather(
+                self._embedders.warm(),
+                *(asyncio.to_thread(model.load) for model in self._models),
+                return_exceptions=True,
+            )
+        for loaded in await asyncio.shield(self._loading):
             if isinstance(loaded, BaseException) and not isinstance(loaded, MemoryServerError):
                 raise loaded
 

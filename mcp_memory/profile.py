@@ -163,7 +163,7 @@ def undo(tx: Tx, position: int) -> Decision:
 
 def _of_one_move(one: Decision, other: Decision) -> bool:
     kinds = isinstance(one.command, Undo), isinstance(other.command, Undo)
-    return (one.source, one.created_at, kinds[0]) == (other.source, other.created_at, kinds[1])
+    return (one.source, one.said_at, kinds[0]) == (other.source, other.said_at, kinds[1])
 
 
 def undo_made(tx: Tx, source: str, command: Command, said_at: datetime) -> bool:

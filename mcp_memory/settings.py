@@ -38,6 +38,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """For what was said by the one speaker whom the query names."""
     recency: float = Field(default=0.05, ge=0)
     """For the newest; falls with age."""
+    time: float = Field(default=0.3, ge=0, le=1)
+    """The part of its score that a memory gets once more where it was said at a time that the query names."""
 
 
 class Settings(BaseSettings):

@@ -319,7 +319,7 @@ Order = Literal["relevance", "time"]
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a search is asked. `upto` is the last position of the log that counts; `after` the last (score, position) that
-    was given already, and `given` how many those were."""
+    was given already, and `given` how many those were. "Last week" is seen from `asked_at`; None is now."""
 
     query: str
     selection: Selection = EVERYTHING
@@ -329,6 +329,7 @@ class Question:
     upto: int | None = None
     after: tuple[float, int] | None = None
     given: int = 0
+    asked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

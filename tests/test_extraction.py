@@ -276,6 +276,7 @@ async def test_a_changed_mind_ends_a_fact_and_names_the_one_that_begins(
         ("喜欢喝绿茶", "很喜欢喝绿茶", "milk", True),
         ("drinks oat milk in the morning", "Drinks  oat milk in the morning.", "breakfast", True),
         ("drinks oat milk in the morning", "drinks oat milk in the mornings", "breakfast", False),
+        ("likes tea", "likes tea with honey and cinnamon bought fresh at the market", "milk", False),
         ("takes 2 sugars in tea", "takes 3 sugars in tea", "milk", False),
         ("eats meat with friends", "never eats meat with friends", "milk", False),
         ("works with Anna in the lab", "works with Maria in the lab", "milk", False),

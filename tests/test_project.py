@@ -20,7 +20,7 @@ PACKAGE = ROOT / "mcp_memory"
 LAYERS = [
     {"types", "protocols", "errors"},
     {
-        "fields", "filters", "grammar", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading",
+        "fields", "filters", "grammar", "text", "ranking", "prompts", "rules", "times", "timeparse", "redaction", "reading",
         "commands", "classification", "likeness", "tokens", "workers",
     },
     {"store"},
