@@ -33,6 +33,7 @@ from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.retrieval import Embedders, Found, Meaning
+from mcp_memory.strategies import DIRECT, Strategies, Trail
 from mcp_memory.transfer import Imported
 from mcp_memory.types import (
     Decision,
@@ -81,12 +82,13 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page of hits, the best first. `lags` tells what was not searched completely, and why."""
+    """A page of hits, the best first. `lags` tells what was not searched completely, and why; `trail` how it was found."""
 
     scope: Scope
     question: Question
     found: Found
     lags: tuple[Lag, ...]
+    trail: Trail = DIRECT
 
     def next(self, shown: int | None = None) -> str:
         """The cursor that goes on after the first `shown` hits (all of them if None); "" at the end."""
@@ -117,6 +119,7 @@ class Memory:
         views: Views,
         embedders: Embedders,
         models: Sequence[LanguageModel],
+        strategies: Strategies,
         *,
         weights: Weights,
         window_tokens: int,
@@ -127,6 +130,7 @@ class Memory:
         self.views = views
         self._embedders = embedders
         self._models = models
+        self._strategies = strategies
         self._weights = weights
         self._window_tokens = window_tokens
         self._window_idle = window_idle
@@ -164,7 +168,8 @@ class Memory:
     # ---- search
 
     async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
-        """Find episodes by meaning and words, within a selection. An empty query lists what the selection holds.
+        """Find episodes by meaning and words, within a selection, by the strategy that the question names. An empty query
+        lists what the selection holds.
 
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
@@ -176,9 +181,25 @@ class Memory:
             found = await self.store.read(scope, lambda tx: retrieval.latest(tx, question))
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
-        meaning, lags = await self._meaning(scope, question.query)
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
-        return Answer(scope, question, found, tuple(lags))
+        lags: dict[Lag, None] = {}
+
+        async def seek(asked: Question) -> Found:
+            found, behind = await self._sought(scope, asked)
+            lags.update(dict.fromkeys(behind))
+            return found
+
+        searched = await self._strategies.search(question, seek)
+        return Answer(scope, searched.question, searched.found, tuple(lags), searched.trail)
+
+    async def _sought(self, scope: Scope, question: Question) -> tuple[Found, list[Lag]]:
+        """What a question and all its rewrites find together: where every strategy searches."""
+        meanings: dict[str, Meaning | None] = {}
+        lags: list[Lag] = []
+        for query in (question.query, *question.rewrites):
+            meanings[query], behind = await self._meaning(scope, query)
+            lags += behind
+        found = await self.store.read(scope, lambda tx: retrieval.recall_all(tx, question, meanings, self._weights))
+        return found, lags
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mcp_memory import likeness, ranking, text
+from mcp_memory import likeness, queries, ranking, text
 from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
 from mcp_memory.ranking import Ranking, Scored, Weights
@@ -148,6 +148,33 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto)
 
 
+def recall_all(tx: Tx, question: Question, meanings: Mapping[str, Meaning | None], weights: Weights) -> Found:
+    """Answer several queries as one question, from one snapshot: an episode has the score of the query that finds it best.
+
+    So the best n of all stand among the best n of each, and pages join without a gap however far one goes.
+    """
+    if len(meanings) == 1:
+        return recall(tx, question, next(iter(meanings.values())), weights)
+    upto = tx.log.position() if question.upto is None else question.upto
+    alone = replace(
+        question, limit=question.given + question.limit + 1, given=0, after=None, expand=0, upto=upto, rewrites=()
+    )
+    best: dict[int, Hit] = {}
+    for query, meaning in meanings.items():
+        for hit in recall(tx, replace(alone, query=query), meaning, weights).hits:
+            known = best.get(hit.episode.seq)
+            if known is None or hit.score > known.score:
+                best[hit.episode.seq] = hit
+    hits = sorted(best.values(), key=lambda hit: (-hit.score, -hit.episode.seq))
+    if question.after is not None:
+        score, seq = question.after
+        hits = [hit for hit in hits if (-hit.score, -hit.episode.seq) > (-score, -seq)]
+    within = tx.log.matching(question.selection)
+    allowed = None if within is None else set(within)
+    page = _expanded(tx, hits[: question.limit], question.expand, allowed, upto)
+    return Found(tuple(page), len(hits) > question.limit, upto)
+
+
 def latest(tx: Tx, question: Question) -> Found:
     """What a selection holds, without a question: the latest said first. A score stands for the time."""
     upto = tx.log.position() if question.upto is None else question.upto
@@ -254,15 +281,24 @@ def cursor(scope: Scope, question: Question, found: Found, shown: int) -> str:
         return ""
     last = found.hits[shown - 1]
     score = last.score if question.query.strip() else _microseconds(last.episode.occurred_at)
-    content = [found.upto, score, last.episode.seq, question.given + shown, _fingerprint(scope, question)]
-    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+    carried = [question.rewrites] if question.rewrites else []
+    content = [found.upto, score, last.episode.seq, question.given + shown, _fingerprint(scope, question), *carried]
+    written = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
 
 
 def resumed(scope: Scope, question: Question, given: str) -> Question:
     """The question, going on at a cursor. Raises InvalidCursor where that is not a cursor of this very question."""
     try:
-        upto, score, seq, count, fingerprint = json.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
-        going_on = replace(question, upto=int(upto), after=(float(score), int(seq)), given=min(int(count), MOST_GIVEN))
+        content = json.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
+        upto, score, seq, count, fingerprint, *rewrites = content
+        going_on = replace(
+            question,
+            upto=int(upto),
+            after=(float(score), int(seq)),
+            given=min(int(count), MOST_GIVEN),
+            rewrites=_rewrites(*rewrites),
+        )
     except (binascii.Error, ValueError, TypeError, OverflowError, RecursionError):
         raise InvalidCursor("cursor: not a cursor of this server. Leave it out to start from the first page.") from None
     if fingerprint != _fingerprint(scope, question):
@@ -270,6 +306,14 @@ def resumed(scope: Scope, question: Question, given: str) -> Question:
             "cursor: it belongs to another search. Repeat query, filter, range and order exactly, or leave the cursor out."
         )
     return going_on
+
+
+def _rewrites(carried: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a cursor carries of a question that was searched for in several. Raises ValueError for anything else."""
+    fitting = [queries.fitting(query) for query in carried]
+    if len(fitting) > queries.MOST or not all(fitting):
+        raise ValueError("not what a cursor carries")
+    return tuple(fitting)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -287,5 +331,5 @@ def _moment(microseconds: float) -> datetime:
 
 
 def _fingerprint(scope: Scope, question: Question) -> str:
-    asked = repr((scope, question.query, question.selection, question.order))
+    asked = repr((scope, question.query, question.selection, question.order, question.mode))
     return hashlib.blake2b(asked.encode("utf-8", "replace"), digest_size=6).hexdigest()

@@ -21,13 +21,13 @@ LAYERS = [
     {"types", "protocols", "errors"},
     {
         "filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading", "commands", "classification",
-        "likeness", "tokens", "workers",
+        "likeness", "tokens", "workers", "queries",
     },
     {"store"},
     {"views"},
     {
         "working", "episodic", "profile", "extraction", "consolidation", "handing", "retrieval", "context", "forgetting",
-        "transfer", "providers",
+        "transfer", "providers", "strategies",
     },
     {"memory"},
     {"settings"},
