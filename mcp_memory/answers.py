@@ -74,7 +74,8 @@ def found(answer: Answer, facts: Sequence[tuple[Feature, float]], max_tokens: in
     """The hits of a search, the best first or, where the question wants it, the oldest; facts stand among them by score."""
     sought = text.query_words(answer.question.query)
     about = [*_trail_lines(answer), *_lag_lines(answer.lags)]
-    budget = _Budget(max_tokens, [*about, *answer.question.rewrites])  # once more: the cursor carries them
+    carried = answer.next(1) if answer.question.rewrites and answer.found.hits else ""  # a long cursor
+    budget = _Budget(max_tokens, [*about, carried])
     shown_hits: list[tuple[Hit, str, Data]] = []
     shown_facts: list[tuple[str, Data]] = []
     cut = False
@@ -120,7 +121,7 @@ def _trail_lines(answer: Answer) -> list[str]:
     if spent.calls:
         cost += f", {spent.sent + spent.received} tokens"
     lines = [f"Searched {how}{': ' if rewrites else ''}{' | '.join(rewrites)} (spent: {cost})"]
-    return lines + [f"Not all of it: {note}" for note in trail.notes]
+    return lines + [f"Note: {note}" for note in trail.notes]
 
 
 def _trail_data(answer: Answer) -> Data:

@@ -295,10 +295,14 @@ class Memory:
         scored = dict(await self._closeness(facts, query))
         return sorted(facts, key=lambda fact: -scored.get(fact, 0.0))
 
-    async def close_facts(self, scope: Scope, query: str, limit: int) -> list[tuple[Feature, float]]:
-        """The current facts that are close to a query, with a score in [0, 1], the closest first."""
+    async def close_facts(self, scope: Scope, asked: Sequence[str], limit: int) -> list[tuple[Feature, float]]:
+        """The current facts that are close to one of these queries, with a score in [0, 1], the closest first."""
         facts, _ = await self.profile(scope)
-        return (await self._closeness(facts, query))[:limit]
+        best: dict[Feature, float] = {}
+        for query in asked:
+            for fact, score in await self._closeness(facts, query):
+                best[fact] = max(score, best.get(fact, 0.0))
+        return sorted(best.items(), key=lambda scored: -scored[1])[:limit]
 
     async def _closeness(self, facts: Sequence[Feature], query: str) -> list[tuple[Feature, float]]:
         try:

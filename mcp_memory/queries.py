@@ -167,9 +167,12 @@ def _named(piece: str) -> list[str]:
     found = list(_NAMES.finditer(piece))
     if len(found) != 1:
         return []
+    names = _LISTED.split(found[0]["items"])
+    if any(map(_is_time, names)):
+        return []
     start, end = found[0].span("items")
     before, after = _EACH.sub("", piece[:start]), _EACH.sub("", piece[end:])
-    return [before + name + after for name in _LISTED.split(found[0]["items"])]
+    return [before + name + after for name in names]
 
 
 def _owned(piece: str) -> list[str]:

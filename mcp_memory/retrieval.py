@@ -35,6 +35,9 @@ LENDERS = 60
 COMMON = 0.1
 """A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
 
+LIFTED = 2
+"""Hits of each of several queries that stand in front, however low that query scores."""
+
 MOST_GIVEN = 10_000
 """How far one can page."""
 
@@ -149,9 +152,10 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
 
 
 def recall_all(tx: Tx, question: Question, meanings: Mapping[str, Meaning | None], weights: Weights) -> Found:
-    """Answer several queries as one question, from one snapshot: an episode has the score of the query that finds it best.
+    """Answer several queries as one question, from one snapshot.
 
-    So the best n of all stand among the best n of each, and pages join without a gap however far one goes.
+    An episode has the score of the query that finds it best, so that the best n of all stand among the best n of each, and
+    pages join without a gap however far one goes. Measured on LoCoMo against sums and reciprocal ranks, which lost.
     """
     if len(meanings) == 1:
         return recall(tx, question, next(iter(meanings.values())), weights)
@@ -159,13 +163,8 @@ def recall_all(tx: Tx, question: Question, meanings: Mapping[str, Meaning | None
     alone = replace(
         question, limit=question.given + question.limit + 1, given=0, after=None, expand=0, upto=upto, rewrites=()
     )
-    best: dict[int, Hit] = {}
-    for query, meaning in meanings.items():
-        for hit in recall(tx, replace(alone, query=query), meaning, weights).hits:
-            known = best.get(hit.episode.seq)
-            if known is None or hit.score > known.score:
-                best[hit.episode.seq] = hit
-    hits = sorted(best.values(), key=lambda hit: (-hit.score, -hit.episode.seq))
+    lists = [recall(tx, replace(alone, query=asked), meaning, weights).hits for asked, meaning in meanings.items()]
+    hits = _joined(lists)
     if question.after is not None:
         score, seq = question.after
         hits = [hit for hit in hits if (-hit.score, -hit.episode.seq) > (-score, -seq)]
@@ -173,6 +172,22 @@ def recall_all(tx: Tx, question: Question, meanings: Mapping[str, Meaning | None
     allowed = None if within is None else set(within)
     page = _expanded(tx, hits[: question.limit], question.expand, allowed, upto)
     return Found(tuple(page), len(hits) > question.limit, upto)
+
+
+def _joined(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """Hits of several queries in one order, each once. The first of every list count as much as the best of all: what only
+    one query finds must not stand behind everything that another finds somehow."""
+    top = max((hits[0].score for hits in lists if hits), default=0.0)
+    best: dict[int, Hit] = {}
+    for hits in lists:
+        for rank, hit in enumerate(hits):
+            lift = top / hits[0].score if rank < LIFTED and hits[0].score else 1.0
+            why = {signal: amount * lift for signal, amount in hit.why.items()}
+            lifted = replace(hit, score=hit.score * lift, why=why)
+            known = best.get(hit.episode.seq)
+            if known is None or lifted.score > known.score:
+                best[hit.episode.seq] = lifted
+    return sorted(best.values(), key=lambda hit: (-hit.score, -hit.episode.seq))
 
 
 def latest(tx: Tx, question: Question) -> Found:
@@ -303,14 +318,14 @@ def resumed(scope: Scope, question: Question, given: str) -> Question:
         raise InvalidCursor("cursor: not a cursor of this server. Leave it out to start from the first page.") from None
     if fingerprint != _fingerprint(scope, question):
         raise InvalidCursor(
-            "cursor: it belongs to another search. Repeat query, filter, range and order exactly, or leave the cursor out."
+            "cursor: it belongs to another search. Repeat query, filter, range, order and mode, or leave the cursor out."
         )
     return going_on
 
 
 def _rewrites(carried: Sequence[str] = ()) -> tuple[str, ...]:
     """What a cursor carries of a question that was searched for in several. Raises ValueError for anything else."""
-    fitting = [queries.fitting(query) for query in carried]
+    fitting = [queries.fitting(query) if isinstance(query, str) else "" for query in carried]
     if len(fitting) > queries.MOST or not all(fitting):
         raise ValueError("not what a cursor carries")
     return tuple(fitting)

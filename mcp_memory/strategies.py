@@ -37,7 +37,7 @@ SUFFICIENT = 0.8
 EVIDENCE_TOKENS = 1_500
 """Of what was found that one question to a model shows..."""
 
-EVIDENCE_HITS = 12
+EVIDENCE_HITS = 10
 """...from at least so many hits, however few are wanted."""
 
 REST_SECONDS = 30.0
@@ -223,7 +223,7 @@ class Strategies:
                 break
             wide = wider
         question = replace(question, rewrites=wide.rewrites)
-        return question, found if wide.limit == question.limit else await seek(question)
+        return question, found if wide.limit == question.limit else await _sought(question, seek, run)
 
     def _asks(self, question: Question, run: _Log) -> bool:
         """Whether a model is asked: not where the question is so short that there is nothing to choose. Where it rests,
@@ -255,6 +255,10 @@ class Strategies:
         except ProviderError as error:
             run.notes.append(f"the language model could not be asked ({error})")
             self._rest(error.retry_after)
+        except Exception:  # another distribution's model may break its promise: the search goes on all the same
+            log.exception("%s failed", self._model.name)
+            run.notes.append("the language model failed unexpectedly (see the server's log)")
+            self._rest(0.0)
         else:
             run.sent += replied.sent
             run.received += replied.received

@@ -189,11 +189,12 @@ class Tools:
             mode=_one_of(mode, "mode", MODES),
         )
         scope = self._scope(user_id)
-        facts = await memory.close_facts(scope, question.query, limit) if "fact" in names and not cursor else []
         if names == ["fact"]:
             answer = memory.nothing(scope, question)
         else:
             answer = await memory.search(scope, question, cursor)
+        asked = (question.query, *answer.question.rewrites)
+        facts = await memory.close_facts(scope, asked, limit) if "fact" in names and not cursor else []
         return _reply(answers.found(answer, facts, max_tokens))
 
     async def read_profile(
