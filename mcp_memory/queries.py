@@ -20,6 +20,9 @@ LONGEST = 200
 _ENDS = re.compile(r"(?<=[?？])[\s”\"')）]*|[;；]\s*|\n+")
 _BULLET = re.compile(r"^(?:\d{1,2}[.)、]|[-*•]|and\b|also\b|另外|还有|以及)[\s,，]*", re.IGNORECASE)
 
+_STATED = re.compile(r"(?:I|we)[ '’]", re.IGNORECASE)
+"""How a statement begins, which says what the question after it is about."""
+
 _ASKING = r"(?:what|where|when|who|whom|whose|which|why|how)"
 _AUXILIARY = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)"
 _CLAUSE = re.compile(
@@ -86,7 +89,7 @@ def parts(query: str) -> tuple[str, ...]:
         return ()
     pieces = [bare for piece in _ENDS.split(query) if (bare := _BULLET.sub("", piece.strip()).strip(" ,，"))]
     if len(pieces) > 1:
-        if not _independent(pieces):
+        if not _independent(pieces) or any(map(_STATED.match, pieces)):
             return ()
         pieces = [part for piece in pieces for part in _within(piece) or (piece,)]
         return tuple(pieces) if _independent(pieces) else ()

@@ -124,6 +124,8 @@ def test_a_question_that_asks_several_things_has_parts(query: str, expected: lis
         "What happened between 2020 and 2022?",
         "What happened between March and May?",
         "According to Gina, what makes Jon a good guide?",
+        "I bought something for the race. What was it?",
+        "I am planning a weekend in a theme park; have I been to one?",
         "我还是住在北京吗？",
         "我喜欢和朋友去哪里玩？",
         "张三住哪里？他喜欢什么？",
