@@ -24,6 +24,7 @@ from mcp_memory.retrieval import Embedders
 from mcp_memory.rules import Rules
 from mcp_memory.settings import AGENT, Settings
 from mcp_memory.store.sqlite import SQLiteStore
+from mcp_memory.strategies import Strategies, Told
 from mcp_memory.views import InlineView, View, Views
 from mcp_memory.workers import Worker
 from mcp_memory.working import ModelSummaryView, SummaryView
@@ -99,7 +100,9 @@ async def open_memory(
     )
     extractor = model or load_language_model(config.extract_model or config.language_model, config)
     summariser = model or load_language_model(config.summarise_model or config.language_model, config)
-    models = [one for one in (extractor, summariser) if one is not None]
+    router = model or load_language_model(config.route_model or config.language_model, config)
+    models = [one for one in (extractor, summariser, router) if one is not None]
+    told = Told(*(prompts.read(name, config.prompts_dir) for name in ("route.md", "split.md", "chain.md")))
     views = _views(config, store, embedders, extractor, summariser)
     try:
         await store.open()
@@ -110,6 +113,7 @@ async def open_memory(
             views,
             embedders,
             models,
+            Strategies(router, told, config.route_seconds, store.now),
             weights=Weights(**config.weights.model_dump()),
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),

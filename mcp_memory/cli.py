@@ -169,13 +169,20 @@ def add(
 @click.option("--until", default="", help="Said at or before; a day or 'last week' counts to its end.")
 @click.option("--session", default="", help="Only this conversation.")
 @click.option("--order", type=click.Choice(["relevance", "time"]), default="relevance", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "direct", "split", "chain"]),
+    default="auto",
+    show_default=True,
+    help="At once, in parts, step by step, or as the question asks for.",
+)
 @click.option("--kinds", default="", help="Separated by commas; `fact` searches the profile too.")
 @click.option("--cursor", default="", help="Where the page before ended.")
 @as_json_option
 @click.pass_obj
 def search(
     settings: Settings, query: str, limit: int, filter: str, since: str, until: str, session: str, order: str,
-    kinds: str, cursor: str, as_json: bool,
+    mode: str, kinds: str, cursor: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Find what was said, by meaning and words. Without QUERY: the newest that the options select."""
     answer(
@@ -190,6 +197,7 @@ def search(
             limit=limit,
             cursor=cursor,
             order=order,
+            mode=mode,
             kinds=kinds,
             max_tokens=UNCUT,
         ),

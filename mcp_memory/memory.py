@@ -34,6 +34,7 @@ from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.retrieval import Embedders, Found, Meaning
+from mcp_memory.strategies import DIRECT, Strategies, Trail
 from mcp_memory.transfer import Imported
 from mcp_memory.types import (
     Decision,
@@ -85,12 +86,13 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page of hits, the best first. `lags` tells what was not searched completely, and why."""
+    """A page of hits, the best first. `lags` tells what was not searched completely, and why; `trail` how it was found."""
 
     scope: Scope
     question: Question
     found: Found
     lags: tuple[Lag, ...]
+    trail: Trail = DIRECT
 
     def next(self, shown: int | None = None) -> str:
         """The cursor that goes on after the first `shown` hits (all of them if None); "" at the end."""
@@ -121,6 +123,7 @@ class Memory:
         views: Views,
         embedders: Embedders,
         models: Sequence[LanguageModel],
+        strategies: Strategies,
         *,
         weights: Weights,
         window_tokens: int,
@@ -132,6 +135,7 @@ class Memory:
         self.views = views
         self._embedders = embedders
         self._models = models
+        self._strategies = strategies
         self._weights = weights
         self._window_tokens = window_tokens
         self._window_idle = window_idle
@@ -171,8 +175,8 @@ class Memory:
     # ---- search
 
     async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
-        """Find episodes by meaning and words, within a selection; a time that the query names lifts what was said then. An
-        empty query lists what the selection holds.
+        """Find episodes by meaning and words, within a selection, by the strategy that the question names; a time that it
+        names lifts what was said then. An empty query lists what the selection holds.
 
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
@@ -186,10 +190,30 @@ class Memory:
             found = await self.store.read(scope, lambda tx: retrieval.latest(tx, question))
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
-        meaning, lags = await self._meaning(scope, question.query)
-        span = timeparse.mentioned(question.query, question.asked_at or self.now(), self._zone)
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights, span))
-        return Answer(scope, question, found, tuple(lags))
+        lags: dict[Lag, None] = {}
+
+        async def seek(asked: Question) -> Found:
+            found, behind = await self._sought(scope, asked)
+            lags.update(dict.fromkeys(behind))
+            return found
+
+        searched = await self._strategies.search(question, seek)
+        return Answer(scope, searched.question, searched.found, tuple(lags), searched.trail)
+
+    async def _sought(self, scope: Scope, question: Question) -> tuple[Found, list[Lag]]:
+        """What a question and all its rewrites find together: where every strategy searches."""
+        meanings: dict[str, Meaning | None] = {}
+        lags: list[Lag] = []
+        for query in (question.query, *question.rewrites):
+            meanings[query], behind = await self._meaning(scope, query)
+            lags += behind
+        asked_at = question.asked_at or self.now()
+        whole = timeparse.mentioned(question.query, asked_at, self._zone)
+        spans = {query: timeparse.mentioned(query, asked_at, self._zone) or whole for query in meanings}
+        found = await self.store.read(
+            scope, lambda tx: retrieval.recall_all(tx, question, meanings, spans, self._weights)
+        )
+        return found, lags
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""
@@ -288,10 +312,14 @@ class Memory:
         scored = dict(await self._closeness(facts, query))
         return sorted(facts, key=lambda fact: -scored.get(fact, 0.0))
 
-    async def close_facts(self, scope: Scope, query: str, limit: int) -> list[tuple[Feature, float]]:
-        """The current facts that are close to a query, with a score in [0, 1], the closest first."""
+    async def close_facts(self, scope: Scope, asked: Sequence[str], limit: int) -> list[tuple[Feature, float]]:
+        """The current facts that are close to one of these queries, with a score in [0, 1], the closest first."""
         facts, _ = await self.profile(scope)
-        return (await self._closeness(facts, query))[:limit]
+        best: dict[Feature, float] = {}
+        for query in asked:
+            for fact, score in await self._closeness(facts, query):
+                best[fact] = max(score, best.get(fact, 0.0))
+        return sorted(best.items(), key=lambda scored: -scored[1])[:limit]
 
     async def _closeness(self, facts: Sequence[Feature], query: str) -> list[tuple[Feature, float]]:
         try:

@@ -24,7 +24,7 @@ from mcp_memory import answers, filters, text, timeparse
 from mcp_memory.answers import Reply
 from mcp_memory.errors import ConfirmationNeeded, InvalidInput, MemoryServerError, ProviderRejected
 from mcp_memory.settings import AGENT, Settings
-from mcp_memory.types import KINDS, ROLES, Message, Question, Role, Scope, Selection
+from mcp_memory.types import KINDS, MODES, ROLES, Message, Question, Role, Scope, Selection
 
 if TYPE_CHECKING:
     from mcp_memory.memory import Memory
@@ -165,6 +165,9 @@ class Tools:
         cursor: Annotated[str, Field(description="`next` of the answer before, with the same arguments")] = "",
         expand: Annotated[int, Field(description="Neighbours shown around each hit", ge=0, le=30)] = 3,
         order: Annotated[str, Field(description="relevance, or time (oldest first)")] = "relevance",
+        mode: Annotated[
+            str, Field(description="auto, direct, split (several questions in one), chain (one thing leads to another)")
+        ] = "auto",
         kinds: Annotated[str, Field(description="Comma-separated kinds; fact searches the profile too")] = "",
         max_tokens: MaxTokens = 2_000,
     ) -> Annotated[CallToolResult, Memories]:
@@ -189,13 +192,15 @@ class Tools:
             expand=expand,
             order=_one_of(order, "order", ("relevance", "time")),
             asked_at=asked_at,
+            mode=_one_of(mode, "mode", MODES),
         )
         scope = self._scope(user_id)
-        facts = await memory.close_facts(scope, question.query, limit) if "fact" in names and not cursor else []
         if names == ["fact"]:
             answer = memory.nothing(scope, question)
         else:
             answer = await memory.search(scope, question, cursor)
+        asked = (question.query, *answer.question.rewrites)
+        facts = await memory.close_facts(scope, asked, limit) if "fact" in names and not cursor else []
         return _reply(answers.found(answer, facts, max_tokens))
 
     async def read_profile(

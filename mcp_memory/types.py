@@ -314,18 +314,28 @@ EVERYTHING = Selection()
 
 
 Order = Literal["relevance", "time"]
+Mode = Literal["auto", "direct", "split", "chain"]
+
+MODES: tuple[Mode, ...] = ("auto", "direct", "split", "chain")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a search is asked. `upto` is the last position of the log that counts; `after` the last (score, position) that
-    was given already, and `given` how many those were. "Last week" is seen from `asked_at`; None is now."""
+    """What a search is asked.
+
+    `mode` is the strategy by which it is searched for; `direct` never asks a language model. `rewrites` are searched for
+    beside the query: its parts, or what a chain looked for next. `upto` is the last position of the log that counts;
+    `after` the last (score, position) that was given already, and `given` how many those were. "Last week" is seen from
+    `asked_at`; None is now.
+    """
 
     query: str
     selection: Selection = EVERYTHING
     limit: int = 10
     expand: int = 3
     order: Order = "relevance"
+    mode: Mode = "direct"
+    rewrites: tuple[str, ...] = ()
     upto: int | None = None
     after: tuple[float, int] | None = None
     given: int = 0

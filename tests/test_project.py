@@ -21,13 +21,13 @@ LAYERS = [
     {"types", "protocols", "errors"},
     {
         "fields", "filters", "grammar", "text", "ranking", "prompts", "rules", "times", "timeparse", "redaction", "reading",
-        "commands", "classification", "likeness", "tokens", "workers",
+        "commands", "classification", "likeness", "tokens", "queries", "workers",
     },
     {"store"},
     {"views"},
     {
         "working", "episodic", "profile", "extraction", "consolidation", "handing", "retrieval", "context", "forgetting",
-        "transfer", "providers",
+        "transfer", "providers", "strategies",
     },
     {"memory"},
     {"settings"},
