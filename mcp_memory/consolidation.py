@@ -24,7 +24,7 @@ from mcp_memory.views import Views
 
 STALE_AFTER = timedelta(days=30)
 STALE_BELOW = 0.3
-"""A fact not seen for that long ends when its decayed importance is below this..."""
+"""A fact neither heard of nor learned for that long ends when its decayed importance is below this..."""
 
 DECAY = 0.995
 """...which falls by this factor a day."""
@@ -169,12 +169,12 @@ class ConsolidationView:
         self._categories = categories
 
     def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Plan:
-        facts = _free(tx, profile.facts(tx))
+        facts, learned_at = _free(tx, profile.facts(tx)), tx.facts.learned_at()
         slots: dict[tuple[str, str, str], list[Feature]] = defaultdict(list)
         for fact in facts:
             slots[fact.category, fact.tag, text.folded(fact.name)].append(fact)
         return Plan(
-            stale=tuple(fact for fact in facts if is_stale(fact, tx.now)),
+            stale=tuple(fact for fact in facts if is_stale(fact, learned_at[fact.id], tx.now)),
             crowds=tuple(crowds(tx, facts)) if self._model else (),
             slots=tuple(tuple(slot) for slot in slots.values() if len(slot) > 1),
         )
@@ -359,9 +359,11 @@ def _named(crowd: Crowd, command: DeleteFeature) -> list[Feature]:
     ]
 
 
-def is_stale(fact: Feature, now: datetime) -> bool:
+def is_stale(fact: Feature, learned_at: datetime, now: datetime) -> bool:
+    """Whether nothing was heard of a fact for too long. What was learned lately is not, however old: whoever takes in last
+    year's conversations wants to know what they tell."""
     age = now - (fact.verified_at or fact.valid_from)
-    if fact.importance >= LASTING or age < STALE_AFTER:
+    if fact.importance >= LASTING or min(age, now - learned_at) < STALE_AFTER:
         return False
     decayed: float = fact.importance * DECAY ** (age / timedelta(days=1))
     return decayed < STALE_BELOW

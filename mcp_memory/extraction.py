@@ -171,7 +171,7 @@ class ExtractView:
             if likeness.same_words(fact.value, command.value):
                 return replace(command, feature=fact.name, value=fact.value)
         slot = [fact for fact in beside if text.folded(fact.name) == text.folded(command.feature)]
-        slot = [fact for fact in slot if likeness.agree(fact.value, command.value)]
+        slot = [fact for fact in slot if likeness.holds(fact.value, command.value)]  # else a detail would be lost
         alike = await self._likeness(command.value, [fact.value for fact in slot]) if slot else []
         best = max(zip(alike, slot, strict=True), key=lambda pair: pair[0], default=None)
         return replace(command, value=best[1].value) if best and best[0] >= likeness.SAME else command

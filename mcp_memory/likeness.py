@@ -36,10 +36,15 @@ def calibrated(cosine: float, floor: float) -> float:
 def agree(one: str, other: str) -> bool:
     """Whether two facts have the same denials, numbers, dates and names, and one holds every word of the other in their
     order: "prefers window seats" and "prefers aisle seats" are as alike to an embedder as two ways of saying one thing."""
-    for pattern in (_DENIAL, _NUMBER, _NUMBER_WORD, _NAME):
-        if _found(pattern, one) != _found(pattern, other):
-            return False
-    return _holds(one, other) or _holds(other, one)
+    return holds(one, other) or holds(other, one)
+
+
+def holds(longer: str, shorter: str) -> bool:
+    """Whether the first says all that the second says, and denies, counts, dates and names the same."""
+    particulars = (_DENIAL, _NUMBER, _NUMBER_WORD, _NAME)
+    return all(_found(pattern, longer) == _found(pattern, shorter) for pattern in particulars) and _holds(
+        longer, shorter
+    )
 
 
 def _found(pattern: re.Pattern[str], said: str) -> list[str]:

@@ -47,6 +47,7 @@ def check(answer: list[Any]) -> commands.Checked:
 
 
 @given(ANSWER)
+@example(["\ud83d", {"command": "add", "tag": "a", "feature": "b", "value": "c", "citations": ["\ud83d"]}])
 def test_whatever_is_answered_what_passes_cites_only_evidence_and_names_what_is_known(answer: list[Any]) -> None:
     checked = check(answer)
     passed: list[Command] = list(checked.commands)

@@ -177,12 +177,20 @@ async def test_nothing_is_merged_across_scopes(memory: Memory, scope: Scope) -> 
     [(0.35, 29, False), (0.35, 31, True), (0.6, 130, False), (0.6, 140, True), (0.2, 29, False), (0.7, 900, False)],
 )
 async def test_what_matters_little_and_was_not_heard_of_for_long_ends(
-    memory: Memory, scope: Scope, importance: float, age: int, ends: bool
+    memory: Memory, scope: Scope, clock: Clock, importance: float, age: int, ends: bool
 ) -> None:
-    await know(memory, scope, Known("likes hiking", -age, importance=importance))
+    await know(memory, scope, Known("likes hiking", 31 - age, importance=importance))
+    clock.move(days=31)
     assert numbers(await memory.consolidate(scope)) == (0, int(ends), 0)
     assert await values(memory, scope) == ([] if ends else ["likes hiking"])
     assert await values(memory, scope, history=True) == ["likes hiking"]
+
+
+async def test_what_was_learned_lately_stays_however_old_it_is(memory: Memory, scope: Scope, clock: Clock) -> None:
+    await know(memory, scope, Known("likes hiking", -400))
+    assert numbers(await memory.consolidate(scope)) == (0, 0, 0)
+    clock.move(days=31)
+    assert numbers(await memory.consolidate(scope)) == (0, 1, 0)
 
 
 async def test_said_again_a_fact_stays(memory: Memory, scope: Scope, clock: Clock) -> None:
@@ -328,8 +336,9 @@ async def test_what_is_forgotten_while_a_model_thinks_does_not_come_back(
 # ---- by itself, without change, and back
 
 
-async def test_a_dry_run_tells_the_same_and_changes_nothing(memory: Memory, scope: Scope) -> None:
+async def test_a_dry_run_tells_the_same_and_changes_nothing(memory: Memory, scope: Scope, clock: Clock) -> None:
     await know(memory, scope, SHORT, LONG, Known("likes tea", -200, feature="tea"), Known("likes jam", feature="jam"))
+    clock.move(days=31)
     before = [record async for record in memory.export(scope)]
     dry = await memory.consolidate(scope, dry_run=True)
     assert [record async for record in memory.export(scope)] == before
@@ -338,8 +347,9 @@ async def test_a_dry_run_tells_the_same_and_changes_nothing(memory: Memory, scop
     assert numbers(await memory.consolidate(scope, dry_run=True)) == (0, 0, 0)
 
 
-async def test_running_twice_changes_nothing_the_second_time(memory: Memory, scope: Scope) -> None:
+async def test_running_twice_changes_nothing_the_second_time(memory: Memory, scope: Scope, clock: Clock) -> None:
     await know(memory, scope, SHORT, LONG, Known("likes tea", -200, feature="tea"))
+    clock.move(days=31)
     await memory.consolidate(scope)
     before = [record async for record in memory.export(scope)], await facts(memory, scope, history=True)
     report = await memory.consolidate(scope)
@@ -349,6 +359,7 @@ async def test_running_twice_changes_nothing_the_second_time(memory: Memory, sco
 
 async def test_what_was_merged_and_ended_can_be_taken_back_for_good(memory: Memory, scope: Scope, clock: Clock) -> None:
     await know(memory, scope, SHORT, LONG, Known("likes tea", -200, feature="tea"))
+    clock.move(days=31)
     before = await facts(memory, scope)
     await memory.consolidate(scope)
     made = await decided(memory, scope, CONSOLIDATION)

@@ -273,7 +273,7 @@ async def test_a_changed_mind_ends_a_fact_and_names_the_one_that_begins(
     ("known", "said", "feature", "one"),
     [
         ("drinks oat milk in the morning", "drinks oat milk in the mornings", "milk", True),
-        ("喜欢喝绿茶", "很喜欢喝绿茶", "milk", True),
+        ("很喜欢喝绿茶", "喜欢喝绿茶", "milk", True),
         ("drinks oat milk in the morning", "Drinks  oat milk in the morning.", "breakfast", True),
         ("drinks oat milk in the morning", "drinks oat milk in the mornings", "breakfast", False),
         ("likes tea", "likes tea with honey and cinnamon bought fresh at the market", "milk", False),
