@@ -5,6 +5,7 @@ Both get the same batch and the same instructions, and answer with the same comm
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,6 +18,8 @@ from mcp_memory.commands import Checked, Classified, Evidence
 from mcp_memory.prompts import Category
 from mcp_memory.protocols import LanguageModel, Tx
 from mcp_memory.types import UNCLASSIFIED, AddFeature, Command, Episode, Feature
+
+log = logging.getLogger(__name__)
 
 PREFIX = "extract/"
 """Before the name of a category: the name of its view."""
@@ -137,7 +140,13 @@ class ExtractView:
         proposed: list[Any] = []
         for part in self.questions(gathered):
             proposed += (await self._model.reply(self.instructions, part, Commands)).value.commands
-        return await self.recognised(gathered, gathered.checked(proposed))
+        checked = gathered.checked(proposed)
+        if checked.refused:
+            reasons = "; ".join(sorted({refusal.reason for refusal in checked.refused}))
+            log.warning(
+                "%s: %d of %d commands were refused: %s", self.name, len(checked.refused), len(proposed), reasons
+            )
+        return await self.recognised(gathered, checked)
 
     def questions(self, lesson: Lesson) -> Iterator[str]:
         """What a batch is asked in; one question unless its messages are long."""
