@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from typing import cast
 
 from lark import Lark, Token, Tree
@@ -135,8 +135,6 @@ class _Reading:
         try:
             first = timeparse.instant(written, self._zone)
             last = timeparse.until(written, self._zone, first) or first
-        except OverflowError:  # the last day of the calendar, which no other follows
-            last = datetime.max.replace(tzinfo=UTC)
         except InvalidInput:
             problem = "no date of the calendar; write date('2026-05-01') or date('2026-05-01T14:30:00+02:00')"
             raise self._error(problem, token) from None
