@@ -159,10 +159,23 @@ CREATE TABLE aside (
 ) WITHOUT ROWID
 """
 
+
+def _scale(connection: Connection) -> None:
+    connection.execute(_SCALE)
+
+
+# derivatives that have been removed and may still stand in an index file beside the database
+_SCALE = """
+CREATE TABLE outdated (
+  embedder INTEGER NOT NULL, scope INTEGER NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (embedder, scope, id)
+) WITHOUT ROWID
+"""
+
 MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     # name, what it does, whether it rewrites rows (then a copy of the file is kept first)
     ("first", _first, False),
     ("extraction", _extraction, False),
+    ("scale", _scale, False),
 ]
 
 

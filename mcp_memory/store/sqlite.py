@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from mcp_memory.store.cursors import Cursors
 from mcp_memory.store.database import Connection, Database
 from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.facts import Facts
+from mcp_memory.store.indexes import Indexes
 from mcp_memory.store.keys import Keys
 from mcp_memory.store.log import Clock, Log
 from mcp_memory.store.matrices import Matrices
@@ -38,12 +40,20 @@ class Tx:
     """A transaction in one scope. Every room it opens is bound to that scope, so that no statement can forget it."""
 
     def __init__(
-        self, connection: Connection, keys: Keys, matrices: Matrices, lengths: Lengths, scope: int, now: datetime
+        self,
+        connection: Connection,
+        keys: Keys,
+        matrices: Matrices,
+        indexes: Indexes,
+        lengths: Lengths,
+        scope: int,
+        now: datetime,
     ) -> None:
         self._db = connection
         self._texts = Texts(connection)
         self._keys = keys
         self._matrices = matrices
+        self._indexes = indexes
         self._lengths = lengths
         self._scope = scope
         self.now = now
@@ -73,7 +83,7 @@ class Tx:
         return Summaries(self._db, self._texts, self._keys, self._scope)
 
     def vectors(self, embedder: str) -> Vectors:
-        return Vectors(self._db, self._matrices, self._scope, self.epoch(), embedder)
+        return Vectors(self._db, self._matrices, self._indexes, self._scope, self.epoch(), embedder)
 
     def embedders(self) -> list[str]:
         """The names of the embedders that ever followed this scope."""
@@ -96,13 +106,15 @@ class Tx:
 
 
 class SQLiteStore:
-    """See `protocols.Store`. `now` is the clock of what is stored; `extensions=False` does without sqlite-vec."""
+    """See `protocols.Store`. `now` is the clock of what is stored; `extensions=False` does without sqlite-vec,
+    `scale=False` without faiss."""
 
-    def __init__(self, directory: Path, *, now: Clock, extensions: bool = True) -> None:
+    def __init__(self, directory: Path, *, now: Clock, extensions: bool = True, scale: bool = True) -> None:
         self.path = directory / FILE_NAME
         self.now = now
         self._database = Database(self.path, extensions=extensions)
         self._matrices = Matrices()
+        self.indexes = Indexes(self.path, enabled=scale)
         self._lengths = Lengths()
         self._keys: Keys | None = None
 
@@ -119,7 +131,7 @@ class SQLiteStore:
 
         def call(connection: Connection) -> tuple[T, bool]:
             result = function(self._tx(connection, scope, create=True))
-            return result, connection.row("SELECT 1 FROM meta WHERE name = ?", (_PENDING,)) is not None
+            return result, not _is_erased(connection)
 
         result, pending = await self._database.write(call, durable=durable)
         if pending:
@@ -137,7 +149,7 @@ class SQLiteStore:
                 (key, scope.org, scope.project, scope.user),
             )
             number = connection.row("SELECT id FROM scopes WHERE key = ?", (key,))
-        return Tx(connection, self._keys, self._matrices, self._lengths, number or 0, self.now())
+        return Tx(connection, self._keys, self._matrices, self.indexes, self._lengths, number or 0, self.now())
 
     async def due(self, views: Sequence[str]) -> list[Scope]:
         """The scopes in which one of these views is behind the log and may be tried again by now."""
@@ -165,9 +177,12 @@ class SQLiteStore:
         return [Scope(*row) for row in rows]
 
     async def finish_erasing(self) -> bool:
-        """Empty the write-ahead log of what was forgotten; false while another process reads an older snapshot."""
+        """Clear the index files and empty the write-ahead log of what was forgotten; false while another process reads an
+        older snapshot."""
 
         def call(connection: Connection) -> bool:
+            if not self.indexes.erase(connection):
+                return False
             if connection.row("SELECT 1 FROM meta WHERE name = ?", (_PENDING,)) is None:
                 return True
             if not connection.truncate_log(_ERASE_WAIT_MS):
@@ -180,9 +195,7 @@ class SQLiteStore:
 
     async def erased(self) -> bool:
         """Whether no forgotten byte is left in the files."""
-        return await self._database.read(
-            lambda connection: connection.row("SELECT 1 FROM meta WHERE name = ?", (_PENDING,)) is None
-        )
+        return await self._database.read(_is_erased)
 
     def copies(self) -> list[str]:
         """The names of the copies of the file that were set aside or kept before a migration."""
@@ -204,6 +217,7 @@ class SQLiteStore:
                 "SQLite": connection.row("SELECT sqlite_version()"),
                 "schema": f"{connection.row('PRAGMA user_version')} of {len(MIGRATIONS)}",
                 "sqlite-vec": connection.row("SELECT vec_version()") if connection.nearest else "",
+                **self.indexes.describe(),
             }
 
         return await self._database.read(call)
@@ -223,7 +237,15 @@ class SQLiteStore:
         await self._database.outside(call)
 
     async def close(self) -> None:
+        await asyncio.to_thread(self.indexes.stop)
         with contextlib.suppress(Exception):
             if self._keys is not None:
                 await self.finish_erasing()
         await self._database.close()
+
+
+def _is_erased(connection: Connection) -> bool:
+    noted = connection.row(
+        "SELECT EXISTS (SELECT 1 FROM meta WHERE name = ?) OR EXISTS (SELECT 1 FROM outdated)", (_PENDING,)
+    )
+    return not noted
