@@ -135,8 +135,8 @@ class Quantizer:
     def _scan(self, query: Vector, segments: Sequence[Segment], count: int, selector: Any, probes: int) -> Positions:
         faiss = self._faiss
         query = np.ascontiguousarray(query[None], np.float32)
-        with self._threads.limit(limits=1):
-            nearness, lists = self._index.quantizer.search(query, probes)
+        faiss.omp_set_num_threads(1)  # in the thread that calls
+        nearness, lists = self._index.quantizer.search(query, probes)
         scanner = self._index.get_InvertedListScanner(False, selector, None)
         scanner.set_query(faiss.swig_ptr(query))
         scores, seqs = np.full(count, -np.inf, np.float32), np.full(count, -1, np.int64)
