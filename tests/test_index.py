@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_store import Cosines, Vector, close, exact, put_vectors, random_units, right, seqs
+from test_store import Vector, close, exact, put_vectors, random_units, right, seqs
 
 from mcp_memory.store import indexes as indexes_module
 from mcp_memory.store import quantizer, segments
@@ -88,7 +88,7 @@ async def forget(store: SQLiteStore, scope: Scope, gone: Sequence[int]) -> None:
 
 def without(given: list[int], units: Vector, gone: Sequence[int]) -> tuple[list[int], Vector]:
     kept = [number for number, seq in enumerate(given) if seq not in gone]
-    return [given[number] for number in kept], units.reshape(len(given), 3, -1)[kept].reshape(3 * len(kept), -1)
+    return [given[number] for number in kept], units.reshape(-1, 3, units.shape[1])[kept].reshape(-1, units.shape[1])
 
 
 async def finds(store: SQLiteStore, scope: Scope, given: list[int], units: Vector, seed: int = 5) -> None:
@@ -579,14 +579,20 @@ async def test_a_failing_index_leaves_the_answers_as_they_are(
     await store.close()
 
 
-def test_the_cosines_are_those_of_the_stored_vectors() -> None:
-    packed = vectors_module.Packed.of(random_units(50, 50, 64))
-    learned = quantizer.Quantizer.train(packed.vectors(), 50)
-    lists, coded = learned.encode(packed.vectors())
-    found: Cosines = {}
-    segment = segments.Segment.of(lists, learned.lists, np.arange(1, 51), np.arange(1, 51), coded)
-    choice = quantizer.Choice(40, np.arange(1, 31))
-    nearest = learned.nearest(packed.vectors()[3], [segment], 10, choice, narrow=True)
-    assert 4 in nearest.tolist()
-    assert nearest.max() <= 30
-    assert not found
+@pytest.mark.parametrize("dimensions", [32, 384])
+def test_a_choice_holds_inside_the_search_and_axes_left_out_do_not_change_the_nearest(dimensions: int) -> None:
+    spread = np.arange(1, dimensions + 1) ** -1.0
+    vectors = np.random.default_rng(50).normal(size=(300, dimensions)).astype(np.float32) * spread.astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    learned = quantizer.Quantizer.train(vectors, 300)
+    assert learned.width == min(dimensions, 256)
+    assert quantizer.Quantizer(learned.trained).encode(vectors)[1].tolist() == learned.encode(vectors)[1].tolist()
+    lists, coded = learned.encode(vectors)
+    seqs = np.arange(1, 301)
+    segment = segments.Segment.of(lists, learned.lists, seqs, seqs, coded)
+    chosen = np.arange(1, 301, 2)
+    for query in vectors[:20]:
+        nearest = learned.nearest(query, [segment], 20, quantizer.Choice(200, chosen), narrow=True).tolist()
+        assert set(nearest) <= set(chosen[chosen <= 200].tolist())
+        best = chosen[np.argsort(-(vectors[chosen - 1] @ query))]
+        assert set(best[best <= 200][:10].tolist()) <= set(nearest)

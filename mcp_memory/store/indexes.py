@@ -30,7 +30,7 @@ from mcp_memory.store.quantizer import Choice, Quantizer
 from mcp_memory.store.segments import Codes, Damaged, Positions, Segment
 
 TAIL = 65_536
-"""Codes in memory before a new file is written: 35 MB of 512 dimensions."""
+"""Codes in memory before a new file is written: 18 MB of 256 axes."""
 
 GROWTH = 4
 """An index is drawn anew when its scope has so many times the vectors that its lists were drawn over."""
@@ -313,7 +313,7 @@ def _is_of(kept: segments.Kept, learned: Quantizer, source: Source) -> bool:
     """Whether a file was made from this database: its newest vectors have the codes that they would get today. A copy that
     was put back over the database may be older than the file, or give the same ids to other vectors."""
     head, segment = kept.head, kept.segment
-    if head.last > source.newest() or learned.lists != head.lists or learned.dimensions != head.dimensions:
+    if head.last > source.newest() or learned.lists != head.lists or learned.width != head.width:
         return False
     ids = np.asarray(segment.ids)
     places = np.argsort(ids)[-_PROBED:]

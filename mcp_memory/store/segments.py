@@ -72,12 +72,13 @@ def joined(segments: Sequence[Segment]) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a file says of itself. `last`: the newest derivative that was looked at for it; `trained_on`: how many there
+    """What a file says of itself. `width`: bytes of a code; `last`: the newest derivative that was
+    looked at for it; `trained_on`: how many there
     were when its lists were drawn; `trained`: bytes of what the quantizer learned."""
 
     count: int
     lists: int
-    dimensions: int
+    width: int
     last: int
     trained_on: int
     trained: int
@@ -101,7 +102,7 @@ class Head:
 
     @property
     def size(self) -> int:
-        return self.codes_at + self.dimensions * self.count
+        return self.codes_at + self.width * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,9 @@ def write(path: Path, trained: bytes, segments: Sequence[Segment], last: int, tr
         for segment, live in zip(segments, kept, strict=True)
     )
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    dimensions = segments[0].codes.shape[1]
+    width = segments[0].codes.shape[1]
     body = trained.ljust(-(-len(trained) // 8) * 8, b"\0") + starts.tobytes()
-    head = Head(int(starts[-1]), len(starts) - 1, dimensions, last, trained_on, len(trained), zlib.crc32(body))
+    head = Head(int(starts[-1]), len(starts) - 1, width, last, trained_on, len(trained), zlib.crc32(body))
     with open(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
         file.write(_first_line(head))
         file.write(body)
@@ -161,7 +162,7 @@ def head_of(path: Path) -> Head:
         head = Head(**json.loads(line.removeprefix(_MAGIC)))
     except (ValueError, TypeError) as error:
         raise Damaged(f"{path.name} has no readable head") from error
-    if not line.startswith(_MAGIC) or size != head.size or min(head.count, head.lists, head.dimensions) < 0:
+    if not line.startswith(_MAGIC) or size != head.size or min(head.count, head.lists, head.width) < 0:
         raise Damaged(f"{path.name} is not whole")
     return head
 
@@ -185,7 +186,7 @@ def read(path: Path) -> Kept:
 def _mapped(file: BinaryIO, head: Head, mode: Literal["r", "r+"]) -> tuple[IdMap, IdMap, CodeMap]:
     ids: IdMap = np.memmap(file, np.int64, mode, head.ids_at, (head.count,))
     seqs: IdMap = np.memmap(file, np.int64, mode, head.seqs_at, (head.count,))
-    codes: CodeMap = np.memmap(file, np.uint8, mode, head.codes_at, (head.count, head.dimensions))
+    codes: CodeMap = np.memmap(file, np.uint8, mode, head.codes_at, (head.count, head.width))
     return ids, seqs, codes
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mcp_memory.store import vectors
 from mcp_memory.store.cursors import Cursors
 from mcp_memory.store.database import Connection, Database
 from mcp_memory.store.decisions import Decisions
@@ -217,6 +218,7 @@ class SQLiteStore:
                 "SQLite": connection.row("SELECT sqlite_version()"),
                 "schema": f"{connection.row('PRAGMA user_version')} of {len(MIGRATIONS)}",
                 "sqlite-vec": connection.row("SELECT vec_version()") if connection.nearest else "",
+                "large": str(vectors.large_scopes(connection)),
                 **self.indexes.describe(),
             }
 

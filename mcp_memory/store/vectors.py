@@ -386,6 +386,14 @@ class Vectors:
         return list(dict.fromkeys(seq for _, seq in best)), read
 
 
+def large_scopes(connection: Connection) -> int:
+    """How many pairs of embedder and scope have more vectors than are kept in memory."""
+    counted: int = connection.row(
+        "SELECT count(*) FROM (SELECT 1 FROM derivatives GROUP BY embedder, scope HAVING count(*) > ?)", (IN_MEMORY,)
+    )
+    return counted
+
+
 def _quantised(vectors: Vector) -> npt.NDArray[np.int8]:
     """Unit vectors as 8-bit integers. A component of a unit vector of d dimensions has a standard deviation of
     1/sqrt(d); four of them are spread over the range."""
