@@ -46,7 +46,7 @@ UPWARD = {
 """The few imports that point up, and why."""
 
 EDGES = {"server", "tools", "http", "stdio", "demo", "doctor"}
-DRIVERS = {"apsw", "sqlite_vec", "sqlite3", "psycopg", "asyncpg"}
+DRIVERS = {"apsw", "sqlite_vec", "faiss", "sqlite3", "psycopg", "asyncpg"}
 
 
 def modules() -> list[Path]:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -19,6 +20,7 @@ from mcp_memory.errors import InvalidFilter
 from mcp_memory.protocols import Store, Tx
 from mcp_memory.store import vectors as vectors_module
 from mcp_memory.store.sqlite import SQLiteStore
+from mcp_memory.store.sqlite import Tx as SQLiteTx
 from mcp_memory.testing import Clock
 from mcp_memory.types import (
     AddFeature,
@@ -35,11 +37,24 @@ from mcp_memory.types import (
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
+
 Making = Callable[[Path, Clock], Store]
 
+
+class IndexedStore(SQLiteStore):
+    """Every question is asked twice: the first time the index is asked for, the second time it answers."""
+
+    async def read(self, scope: Scope, function: Callable[[SQLiteTx], T]) -> T:
+        await super().read(scope, function)
+        await anyio.to_thread.run_sync(self.indexes.settle)
+        return await super().read(scope, function)
+
+
 STORES: dict[str, Making] = {
-    "sqlite": lambda folder, clock: SQLiteStore(folder, now=clock),
-    "sqlite-without-extensions": lambda folder, clock: SQLiteStore(folder, now=clock, extensions=False),
+    "sqlite": lambda folder, clock: SQLiteStore(folder, now=clock, scale=False),
+    "sqlite-without-extensions": lambda folder, clock: SQLiteStore(folder, now=clock, extensions=False, scale=False),
+    "sqlite-with-scale": lambda folder, clock: IndexedStore(folder, now=clock),
 }
 
 HOSTILE = [

@@ -183,11 +183,24 @@ def _labels(connection: Connection) -> None:
 
 _AT_ONCE = 1_000
 
+
+def _scale(connection: Connection) -> None:
+    connection.execute(_SCALE)
+
+
+# derivatives that have been removed and may still stand in an index file beside the database
+_SCALE = """
+CREATE TABLE outdated (
+  embedder INTEGER NOT NULL, scope INTEGER NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (embedder, scope, id)
+) WITHOUT ROWID
+"""
+
 MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     # name, what it does, whether it rewrites rows (then a copy of the file is kept first)
     ("first", _first, False),
     ("extraction", _extraction, False),
     ("labels", _labels, False),
+    ("scale", _scale, False),
 ]
 
 
