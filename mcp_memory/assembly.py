@@ -98,10 +98,10 @@ async def open_memory(
     embedders = Embedders(
         embedder or load_embedder(config.embedder, config), worker, lambda name: load_embedder(name, config)
     )
-    extractor = model or load_language_model(config.extract_model or config.language_model, config)
-    summariser = model or load_language_model(config.summarise_model or config.language_model, config)
-    router = model or load_language_model(config.route_model or config.language_model, config)
-    models = [one for one in (extractor, summariser, router) if one is not None]
+    roles = [one or config.language_model for one in (config.extract_model, config.summarise_model, config.route_model)]
+    loaded = {name: model or load_language_model(name, config) for name in roles}
+    models = [one for one in dict.fromkeys(loaded.values()) if one is not None]
+    extractor, summariser, router = (loaded[name] for name in roles)
     told = Told(*(prompts.read(name, config.prompts_dir) for name in ("route.md", "split.md", "chain.md")))
     views = _views(config, store, embedders, extractor, summariser)
     try:

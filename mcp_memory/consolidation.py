@@ -169,13 +169,13 @@ class ConsolidationView:
         self._categories = categories
 
     def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Plan:
-        facts, learned_at = _free(tx, profile.facts(tx)), tx.facts.learned_at()
+        facts, learned_at = free(tx), tx.facts.learned_at()
         slots: dict[tuple[str, str, str], list[Feature]] = defaultdict(list)
         for fact in facts:
             slots[fact.category, fact.tag, text.folded(fact.name)].append(fact)
         return Plan(
             stale=tuple(fact for fact in facts if is_stale(fact, learned_at[fact.id], tx.now)),
-            crowds=tuple(crowds(tx, facts)) if self._model else (),
+            crowds=tuple(crowds(tx, facts)) if self.paid else (),
             slots=tuple(tuple(slot) for slot in slots.values() if len(slot) > 1),
         )
 
@@ -250,13 +250,13 @@ async def tidied(store: Store, views: Views, scope: Scope, *, dry_run: bool) -> 
     return await store.write(scope, apply, durable=False), behind
 
 
-def _free(tx: Tx, facts: Sequence[Feature]) -> list[Feature]:
+def free(tx: Tx) -> list[Feature]:
     """The facts that may be merged and ended: not those that a person let stand again, nor those that rest on what expires,
     which must not live on in another."""
     spared, expires = profile.spared(tx), tx.log.expires()
     return [
         fact
-        for fact in facts
+        for fact in profile.facts(tx)
         if not (spared and (tx.facts.keys_of(fact.id) or (0, 0))[1] in spared)
         and not (expires and any(said.expires_at for said in tx.log.at(tx.facts.cited(fact.id))))
     ]
@@ -275,7 +275,8 @@ def loosen(tx: Tx, category: str) -> None:
 
 def carry_out(plan: Plan, tx: Tx) -> Done:
     """Apply a plan to the facts as they are now: what changed since is left alone."""
-    expired = sum(_end(tx, now, tx.now) for fact in plan.stale if (now := _unchanged(tx, fact)))
+    stale = [now for fact in plan.stale if (now := _unchanged(tx, fact))]
+    expired = sum(profile.finish(tx, CONSOLIDATION, fact, tx.now) for fact in stale)
     merged = 0
     for merge in plan.merges:
         kept, dropped = _unchanged(tx, merge.kept), _unchanged(tx, merge.dropped)
@@ -292,15 +293,10 @@ def _unchanged(tx: Tx, fact: Feature) -> Feature | None:
     return now if now and now.valid_to is None and now.value == fact.value else None
 
 
-def _end(tx: Tx, fact: Feature, at: datetime, citations: Sequence[int] = ()) -> bool:
-    command = DeleteFeature(fact.category, fact.tag, fact.name, fact.value, tuple(citations) or tx.facts.cited(fact.id))
-    return profile.decide(tx, CONSOLIDATION, command, at)
-
-
 def _merge(tx: Tx, kept: Feature, dropped: Feature) -> bool:
-    at = max(kept.verified_at or kept.valid_from, dropped.verified_at or dropped.valid_from)
+    at = max(profile.seen(kept), profile.seen(dropped))
     citations = tuple(sorted({*tx.facts.cited(kept.id), *tx.facts.cited(dropped.id)}))
-    ended = _end(tx, dropped, at, citations)
+    ended = profile.finish(tx, CONSOLIDATION, dropped, at, citations)
     return ended and profile.decide(tx, CONSOLIDATION, _restated(kept, citations, kept, dropped), at)
 
 
@@ -338,7 +334,8 @@ def _order(tx: Tx, crowd: Crowd, checked: Checked) -> Done:
         if isinstance(command, DeleteFeature):
             for fact in _named(crowd, command):
                 if fact.id in there and (now := _unchanged(tx, fact)):
-                    ended += _end(tx, now, max(tx.now, now.verified_at or now.valid_from), sorted(rests_on[fact.id]))
+                    at = max(tx.now, profile.seen(now))
+                    ended += profile.finish(tx, CONSOLIDATION, now, at, sorted(rests_on[fact.id]))
     merged = 0
     for command, replaced in sound:
         seqs = tuple(sorted({seq for fact in replaced for seq in sources[fact.id]}))
@@ -362,7 +359,7 @@ def _named(crowd: Crowd, command: DeleteFeature) -> list[Feature]:
 def is_stale(fact: Feature, learned_at: datetime, now: datetime) -> bool:
     """Whether nothing was heard of a fact for too long. What was learned lately is not, however old: whoever takes in last
     year's conversations wants to know what they tell."""
-    age = now - (fact.verified_at or fact.valid_from)
+    age = now - profile.seen(fact)
     if fact.importance >= LASTING or min(age, now - learned_at) < STALE_AFTER:
         return False
     decayed: float = fact.importance * DECAY ** (age / timedelta(days=1))
@@ -370,9 +367,9 @@ def is_stale(fact: Feature, learned_at: datetime, now: datetime) -> bool:
 
 
 def crowds(tx: Tx, facts: Sequence[Feature]) -> list[Crowd]:
-    """The tags that have too many facts and changed since a model or an agent was last asked about them."""
+    """The tags that have too many of these facts and changed since a model or an agent was last asked about them."""
     tags: dict[tuple[str, str], list[Feature]] = defaultdict(list)
-    for fact in _free(tx, facts):
+    for fact in facts:
         tags[fact.category, fact.tag].append(fact)
     found = []
     for (category, tag), there in tags.items():

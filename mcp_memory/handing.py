@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_memory import consolidation, extraction, profile, text
+from mcp_memory import consolidation, extraction, text
 from mcp_memory.commands import Checked
-from mcp_memory.consolidation import ConsolidationView, Crowd, Done, Handed, Plan
+from mcp_memory.consolidation import Crowd, Done, Handed, Plan
 from mcp_memory.errors import InvalidBatch
 from mcp_memory.extraction import ExtractView, Lesson
 from mcp_memory.protocols import Store, Tx
@@ -78,12 +78,12 @@ def hand_out(tx: Tx, views: Views, scope: Scope, agent: str) -> Handed | None:
             lesson: Lesson = batch.gathered
             told = f"{agent}\n\n{view.instructions}"
             return Handed(told, extraction.head(lesson), tuple(view.lines(lesson)), str(token))
-    for view in views.views:
-        if isinstance(view, ConsolidationView) and not view.paid:
-            for crowd in consolidation.crowds(tx, profile.facts(tx)):
-                token = _of(tx, crowd, _here(tx, scope))
-                told = f"{agent}\n\n{view.instructions}"
-                return Handed(told, consolidation.head(crowd), tuple(consolidation.lines(crowd)), str(token))
+    orders = consolidation.view_of(views)
+    if not orders.paid:
+        for crowd in consolidation.crowds(tx, consolidation.free(tx)):
+            token = _of(tx, crowd, _here(tx, scope))
+            told = f"{agent}\n\n{orders.instructions}"
+            return Handed(told, consolidation.head(crowd), tuple(consolidation.lines(crowd)), str(token))
     return None
 
 
@@ -151,7 +151,7 @@ def taken_back(tx: Tx, views: Views, token: Token) -> tuple[ExtractView, Batch]:
 
 def crowd_taken_back(tx: Tx, token: Token) -> Crowd:
     """The facts of a tag that a token stands for. Raises InvalidBatch where they have changed."""
-    for crowd in consolidation.crowds(tx, profile.facts(tx)):
+    for crowd in consolidation.crowds(tx, consolidation.free(tx)):
         if _of(tx, crowd, token.scope) == token:
             return crowd
     raise InvalidBatch(STALE)

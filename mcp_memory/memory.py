@@ -209,7 +209,9 @@ class Memory:
             lags += behind
         asked_at = question.asked_at or self.now()
         whole = timeparse.mentioned(question.query, asked_at, self._zone)
-        spans = {query: timeparse.mentioned(query, asked_at, self._zone) or whole for query in meanings}
+        spans = {question.query: whole}
+        for query in question.rewrites:
+            spans[query] = timeparse.mentioned(query, asked_at, self._zone) or whole
         found = await self.store.read(
             scope, lambda tx: retrieval.recall_all(tx, question, meanings, spans, self._weights)
         )
@@ -273,10 +275,6 @@ class Memory:
             *(view.name for view in self.views.views if view.name.startswith(extraction.PREFIX) and not view.outside),
         ]
 
-    async def waiting(self, scope: Scope) -> int:
-        """How many episodes wait for the connected agent to draw facts from, once a batch is full or has waited."""
-        return await self.store.read(scope, self.views.waiting)
-
     async def decisions(self, scope: Scope) -> list[tuple[Decision, bool]]:
         """Everything that was ever decided about the profile, in the order of the log, and whether it stands or was
         undone."""
@@ -304,7 +302,6 @@ class Memory:
 
     async def replay(self, scope: Scope) -> int:
         """Derive every fact again from the decisions in the log; how many facts there are."""
-
         return await self.store.write(scope, profile.replay)
 
     async def closest_first(self, facts: Sequence[Feature], query: str) -> list[Feature]:

@@ -121,10 +121,10 @@ def correct(tx: Tx, command: AddFeature) -> Feature:
     """Let a slot hold what a person says, and nothing else."""
     keys = tx.decisions.slot(command), tx.decisions.statement(command)
     held = [fact for fact in facts(tx) if (tx.facts.keys_of(fact.id) or keys)[0] == keys[0]]
-    at = max([tx.now, *map(_seen, held)])
+    at = max([tx.now, *map(seen, held)])
     for fact in held:
         if tx.facts.keys_of(fact.id) != keys:
-            _end(tx, fact, at)
+            finish(tx, HAND, fact, at)
     decide(tx, HAND, command, at)
     return next(fact for fact in facts(tx) if tx.facts.keys_of(fact.id) == keys)
 
@@ -134,16 +134,18 @@ def end(tx: Tx, id: str) -> Feature:
     fact = tx.facts.by_id(id)
     if fact is None or fact.valid_to is not None:
         raise NotFound(f"profile: no current fact {id}. Ids stand in the answers of read_profile.")
-    _end(tx, fact, max(tx.now, _seen(fact)))
+    finish(tx, HAND, fact, max(tx.now, seen(fact)))
     return fact
 
 
-def _end(tx: Tx, fact: Feature, at: datetime) -> None:
-    command = DeleteFeature(fact.category, fact.tag, fact.name, fact.value, tx.facts.cited(fact.id))
-    decide(tx, HAND, command, at)
+def finish(tx: Tx, source: str, fact: Feature, at: datetime, citations: Sequence[int] = ()) -> bool:
+    """Let a fact end at a moment. The ending holds the fact's words, so that it rests on what the fact rests on, unless
+    on more."""
+    cited = tuple(citations) or tx.facts.cited(fact.id)
+    return decide(tx, source, DeleteFeature(fact.category, fact.tag, fact.name, fact.value, cited), at)
 
 
-def _seen(fact: Feature) -> datetime:
+def seen(fact: Feature) -> datetime:
     """When a fact was last said, which may be dated in the future."""
     return fact.verified_at or fact.valid_from
 
@@ -151,7 +153,7 @@ def _seen(fact: Feature) -> datetime:
 def undo(tx: Tx, position: int) -> Decision:
     """Let a decision count as never made, by another one, which can itself be undone; with it what the same hand decided
     about the slot in the same moment (a correction ends what was there). Raises NotFound."""
-    decision = next((made for made in tx.decisions.after(position - 1) if made.seq == position), None)
+    decision = tx.decisions.at(position)
     if decision is None:
         raise NotFound(f"profile: no decision {position}. Their numbers stand in the log of the profile.")
     for made in tx.decisions.about(decision.slot) if decision.source == HAND else [decision]:

@@ -216,8 +216,15 @@ class Views:
     def gather(self, tx: Tx) -> list[tuple[View, Batch | None]]:
         """What the slow views have to derive next, read in the transaction that appended it. A paid one is only named: it
         has to claim its batch."""
-        views = [view for view in self.views if not view.outside and self._is_due(tx, view)]
-        return [(view, None if view.paid else self.next(tx, view)) for view in views]
+        gathered: list[tuple[View, Batch | None]] = []
+        for view in self.views:
+            if view.outside:
+                continue
+            if view.paid and self._is_due(tx, view):
+                gathered.append((view, None))
+            elif not view.paid and (batch := self.next(tx, view)):
+                gathered.append((view, batch))
+        return gathered
 
     async def derive(self, scope: Scope, gathered: Sequence[tuple[View, Batch | None]], *, within: float) -> bool:
         """Go on from what was gathered until the slow views are up to date, waiting at most `within` seconds for those that
@@ -394,13 +401,14 @@ class Views:
     def lags(self, tx: Tx, *, thorough: bool = False) -> list[Lag]:
         """The views that are behind the log in this scope; with `thorough` also those that only wait for a full batch."""
         last = tx.log.last()
+        slow = {view.name: view for view in self.views}
         lags = []
-        for view in self._all():
-            cursor = tx.cursors.of(view.name)
-            if cursor.position < last and (
-                thorough or cursor.reason or view in self.inline or self._is_ripe(tx, view, cursor)  # type: ignore[arg-type]
-            ):
-                lags.append(Lag(view.name, tx.log.count(cursor.position), cursor.reason))
+        for name in self.names():
+            cursor = tx.cursors.of(name)
+            if cursor.position >= last:
+                continue
+            if thorough or cursor.reason or name not in slow or self._is_ripe(tx, slow[name], cursor):
+                lags.append(Lag(name, tx.log.count(cursor.position), cursor.reason))
         return lags
 
     def is_failing(self, tx: Tx) -> bool:

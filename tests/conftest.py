@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from mcp import Client
 
 from mcp_memory.assembly import open_memory
+from mcp_memory.cli import main
 from mcp_memory.memory import Memory
 from mcp_memory.server import build_server
 from mcp_memory.settings import Settings
@@ -19,6 +21,7 @@ from mcp_memory.testing import Clock
 from mcp_memory.types import Scope
 
 Opening = Callable[..., AbstractAsyncContextManager[Memory]]
+Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -72,3 +75,20 @@ async def client(request: pytest.FixtureRequest, settings: Settings) -> AsyncIte
     """A client of the server in this process, in both eras of the protocol."""
     async with Client(build_server(settings), mode=request.param) as client:
         yield client
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run(data: Path) -> Run:
+    """Runs a command on one memory; `code` is the exit code that is expected."""
+
+    def run(*words: str, code: int = 0, **more: Any) -> Result:
+        result = CliRunner().invoke(main, ["--data-dir", str(data), "--embedder", "hashing:256", *words], **more)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run

@@ -12,29 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from conftest import Run
 
 from mcp_memory.cli import main
 from mcp_memory.store import quantizer, vectors
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def run(data: Path) -> Run:
-    """Runs a command on one memory; `code` is the exit code that is expected."""
-
-    def run(*words: str, code: int = 0, **more: Any) -> Result:
-        result = CliRunner().invoke(main, ["--data-dir", str(data), "--embedder", "hashing:256", *words], **more)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture

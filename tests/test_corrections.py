@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from conftest import Opening
+from conftest import Opening, Run
 from test_cli import at_a_terminal
 from test_language_models import Endpoint, completion
 
-from mcp_memory.cli import main
 from mcp_memory.errors import InvalidInput, NotFound
 from mcp_memory.memory import Memory
 from mcp_memory.settings import Settings
@@ -246,24 +244,6 @@ async def test_facts_drawn_afresh_leave_nothing_of_what_was_merged_of_the_old(op
 
 
 # ---- at the command line
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(data: Path) -> Run:
-    def run(*words: str, code: int = 0, **more: Any) -> Result:
-        result = CliRunner().invoke(main, ["--data-dir", str(data), "--embedder", "hashing:256", *words], **more)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
 
 
 Read = Callable[..., dict[str, Any]]

@@ -118,6 +118,10 @@ class Decisions:
         """What was decided after a position of the log, in the order of the log."""
         return self._read("AND seq > ? ORDER BY seq", position)
 
+    def at(self, position: int) -> Decision | None:
+        found = self._read("AND seq = ?", position)
+        return found[0] if found else None
+
     def of(self, source: str) -> list[int]:
         """The positions of what a view, or a hand, decided."""
         rows = self._db.rows(
