@@ -60,6 +60,9 @@ _THEN = "(?:昨天|昨晚|前天|上周|上个月|去年|今早|刚才|刚刚)"
 _HAPPENED = re.compile(
     rf"\b(?:I|we)\b.*\b{_AT_A_TIME}\b|\b{_AT_A_TIME}\b.*\b(?:I|we)\b|[我咱].*{_THEN}|{_THEN}.*[我咱]", re.IGNORECASE
 )
+_HINT = re.compile("yesterday|last |ago|this morning|earlier today|[昨前上去今刚]", re.IGNORECASE)
+"""In whatever tells of a time: the rest need not be read sentence by sentence."""
+
 _NOT_TOLD = re.compile(
     r"(?:(?:and|but|so|then|ok|okay|hey|hi),? )*(?:please|can|could|would|will|did|do|have|tell|remind|show|find|list|"
     r"summari[sz]e|what|when|where|who|why|how|which|if|suppose|imagine|pretend|let['’]s)\b|"
@@ -76,7 +79,9 @@ def classified(episode: Episode, commands: Sequence[Command]) -> EpisodeClass:
     found = {_TAGS.get(command.tag, "fact") for command in commands}
     if found:
         return max(found, key=IMPORTANCE.__getitem__)
-    if episode.role == "user" and any(map(_tells, text.sentences(episode.content))):
+    if episode.role != "user" or not _HINT.search(episode.content):
+        return UNCLASSIFIED
+    if any(map(_tells, text.sentences(episode.content))):
         return "episodic"
     return UNCLASSIFIED
 

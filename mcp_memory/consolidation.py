@@ -19,7 +19,7 @@ from mcp_memory.errors import ProviderError
 from mcp_memory.extraction import Commands, Likeness
 from mcp_memory.prompts import Category
 from mcp_memory.protocols import LanguageModel, Store, Tx
-from mcp_memory.types import CONSOLIDATION, AddFeature, DeleteFeature, Episode, Feature, Lag, Scope, Undo
+from mcp_memory.types import CONSOLIDATION, AddFeature, DeleteFeature, Feature, Lag, Scope, Undo
 from mcp_memory.views import Views
 
 STALE_AFTER = timedelta(days=30)
@@ -168,7 +168,7 @@ class ConsolidationView:
         self._likeness = likeness
         self._categories = categories
 
-    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Plan:
+    def gather(self, tx: Tx, seqs: Sequence[int]) -> Plan:
         facts, learned_at = free(tx), tx.facts.learned_at()
         slots: dict[tuple[str, str, str], list[Feature]] = defaultdict(list)
         for fact in facts:

@@ -122,7 +122,8 @@ class VectorsView:
         self.name = f"vectors/{embedder.name}"
         self.paid = embedder.paid
 
-    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> _Turns:
+    def gather(self, tx: Tx, seqs: Sequence[int]) -> _Turns:
+        episodes = tx.log.at(seqs)
         seqs = [episode.seq for episode in episodes]
         previous, following = tx.log.neighbours(seqs)
         turns = {episode.seq: episode for episode in episodes}
@@ -139,7 +140,7 @@ class VectorsView:
             derivatives.append(Derivative("context", sources, "\n".join(both)))
         position = tx.cursors.of(self.name).position
         inserted_before = {after for seq, after in following.items() if after <= position < seq}
-        return _Turns(seqs, derivatives, sorted(inserted_before))
+        return _Turns(list(seqs), derivatives, sorted(inserted_before))
 
     async def derive(self, gathered: _Turns) -> list[npt.NDArray[np.float32]]:
         texts = [derivative.text for derivative in gathered.derivatives]

@@ -117,11 +117,11 @@ class ExtractView:
         self._likeness = likeness
         self._classifies = classifies
 
-    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Lesson:
+    def gather(self, tx: Tx, seqs: Sequence[int]) -> Lesson:
         known = profile.known_as(tx)
         lines = [
             episode
-            for episode in episodes
+            for episode in tx.log.at(seqs)
             if episode.learn
             and episode.kind in _LEARNED_FROM
             and (episode.expires_at is None or episode.expires_at > tx.now)

@@ -129,7 +129,7 @@ def _bounded(tx: Tx, view: ExtractView, batch: Batch) -> Batch:
         tokens += text.count_tokens(episode.content) + LINE_TOKENS
         if count and (tokens > HANDED_TOKENS or batch.again):  # what was passed once is tried one by one
             seqs = batch.seqs[:count]
-            return replace(batch, seqs=seqs, gathered=view.gather(tx, tx.log.at(seqs)))
+            return replace(batch, seqs=seqs, gathered=view.gather(tx, seqs))
     return batch
 
 
@@ -143,10 +143,10 @@ def taken_back(tx: Tx, views: Views, token: Token) -> tuple[ExtractView, Batch]:
     if token.again:
         seqs = [seq for seq in tx.cursors.marked(view.name, 1) if seq == token.last]
     else:
-        seqs = [said.seq for said in tx.log.after(token.position, HANDED_EPISODES) if said.seq <= token.last]
+        seqs = [seq for seq in tx.log.positions(token.position, HANDED_EPISODES) if seq <= token.last]
     if not seqs:
         raise InvalidBatch(STALE)
-    return view, Batch(token.position, token.epoch, seqs, token.again, view.gather(tx, tx.log.at(seqs)))
+    return view, Batch(token.position, token.epoch, seqs, token.again, view.gather(tx, seqs))
 
 
 def crowd_taken_back(tx: Tx, token: Token) -> Crowd:

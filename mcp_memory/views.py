@@ -94,8 +94,8 @@ class View(Protocol):
         back."""
         ...
 
-    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Any:
-        """What deriving these episodes needs to know, read in one snapshot."""
+    def gather(self, tx: Tx, seqs: Sequence[int]) -> Any:
+        """What deriving the episodes at these positions needs to know, read in one snapshot."""
         ...
 
     async def derive(self, gathered: Any) -> Any:
@@ -354,9 +354,8 @@ class Views:
         marked = tx.cursors.marked(view.name, size)
         if not marked and not self._is_ripe(tx, view, cursor, thorough=thorough):
             return None
-        episodes = tx.log.at(marked) if marked else tx.log.after(cursor.position, size)
-        seqs = marked or [episode.seq for episode in episodes]
-        return Batch(cursor.position, tx.epoch(), seqs, bool(marked), view.gather(tx, episodes))
+        seqs = marked or tx.log.positions(cursor.position, size)
+        return Batch(cursor.position, tx.epoch(), seqs, bool(marked), view.gather(tx, seqs))
 
     def apply(self, tx: Tx, view: View, batch: Batch, derived: Any) -> bool:
         """Write a batch, unless something was forgotten meanwhile (then it is derived again) or somebody else was faster;

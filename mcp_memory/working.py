@@ -145,9 +145,9 @@ class ModelSummaryView:
         self._instructions = instructions.replace("{tokens}", str(self._budget))
         self._extractive = SummaryView(tokens)
 
-    def gather(self, tx: Tx, episodes: Sequence[Episode]) -> list[_Story]:
+    def gather(self, tx: Tx, seqs: Sequence[int]) -> list[_Story]:
         stories = []
-        for session_id in dict.fromkeys(episode.session_id for episode in episodes):
+        for session_id in dict.fromkeys(episode.session_id for episode in tx.log.at(seqs)):
             said = _unbroken(tx.log.session(session_id, kinds=WINDOW_KINDS, newest=_NEWEST))
             _, left = _split(said, self._tokens)
             summary = tx.summaries.of(session_id)

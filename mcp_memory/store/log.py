@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -158,12 +159,13 @@ class Log:
 
     def classify(self, seq: int, category: EpisodeClass, importance: float) -> None:
         """Note what an episode is and how much it matters, unless that was said or found before."""
-        self._db.execute(
-            "UPDATE episodes SET class = ?, importance = CASE importance WHEN ? THEN ? ELSE importance END "
-            "WHERE seq = ? AND scope = ? AND class = ?",
-            (category, DEFAULT_IMPORTANCE, importance, seq, self._scope, UNCLASSIFIED),
-        )
-        self._seen.pop(seq, None)
+        for episode in self.at([seq]):
+            if episode.category != UNCLASSIFIED:
+                continue
+            if episode.importance != DEFAULT_IMPORTANCE:
+                importance = episode.importance
+            self._db.execute("UPDATE episodes SET class = ?, importance = ? WHERE seq = ?", (category, importance, seq))
+            self._seen[seq] = replace(episode, category=category, importance=importance)
 
     def _known(self, utterances: Sequence[int]) -> set[int]:
         """Those of these keys that some episode has."""
@@ -252,10 +254,14 @@ class Log:
 
     def after(self, position: int, limit: int) -> list[Episode]:
         """The next episodes of the scope, in the order of the log."""
+        return self.at(self.positions(position, limit))
+
+    def positions(self, after: int, limit: int) -> list[int]:
+        """Where the next episodes of the scope stand."""
         rows = self._db.rows(
-            "SELECT seq FROM episodes WHERE scope = ? AND seq > ? ORDER BY seq LIMIT ?", (self._scope, position, limit)
+            "SELECT seq FROM episodes WHERE scope = ? AND seq > ? ORDER BY seq LIMIT ?", (self._scope, after, limit)
         )
-        return self.at([seq for (seq,) in rows])
+        return [seq for (seq,) in rows]
 
     def at(self, seqs: Iterable[int]) -> list[Episode]:
         """The episodes at these positions that exist, in the order of the log."""
