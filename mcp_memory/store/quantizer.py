@@ -32,7 +32,7 @@ PER_LIST = 40
 SAMPLED = 64
 """...and those that it learns each list from."""
 
-PROBES = 160
+PROBES = 128
 """Lists that a query is compared with, where it may find anything in them. docs/benchmarks.md has the recall."""
 
 LEAST_AXES = 256
