@@ -372,7 +372,7 @@ class Vectors:
     ) -> tuple[list[int], int]:
         """The episodes, and how many vectors were read: all of those above the id `last`."""
         wanted = _OVERSAMPLING * limit
-        allowed = None if within is None else np.fromiter(within, np.int64, len(within))
+        allowed: npt.NDArray[np.int64] | None = None
         best, similarities, read = np.empty(0, np.int64), np.empty(0, np.float32), 0
         while rows := self._db.rows(
             "SELECT id, seq, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id LIMIT ?",
@@ -380,6 +380,8 @@ class Vectors:
         ):
             ids, owners, blobs = zip(*rows, strict=True)
             last, read, seqs = ids[-1], read + len(rows), np.array(owners, np.int64)
+            if within is not None and allowed is None:
+                allowed = np.fromiter(within, np.int64, len(within))
             may = (seqs <= upto) & (True if allowed is None else np.isin(seqs, allowed))
             if may.any():
                 packed = Packed.read(list(compress(blobs, may)))
