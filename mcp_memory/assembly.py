@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,6 +24,7 @@ from mcp_memory.retrieval import Embedders
 from mcp_memory.rules import Rules
 from mcp_memory.settings import AGENT, Settings
 from mcp_memory.store.sqlite import SQLiteStore
+from mcp_memory.strategies import Strategies, Told
 from mcp_memory.views import InlineView, View, Views
 from mcp_memory.workers import Worker
 from mcp_memory.working import ModelSummaryView, SummaryView
@@ -98,7 +100,9 @@ async def open_memory(
     )
     extractor = model or load_language_model(config.extract_model or config.language_model, config)
     summariser = model or load_language_model(config.summarise_model or config.language_model, config)
-    models = [one for one in (extractor, summariser) if one is not None]
+    router = model or load_language_model(config.route_model or config.language_model, config)
+    models = [one for one in (extractor, summariser, router) if one is not None]
+    told = Told(*(prompts.read(name, config.prompts_dir) for name in ("route.md", "split.md", "chain.md")))
     views = _views(config, store, embedders, extractor, summariser)
     try:
         await store.open()
@@ -109,10 +113,12 @@ async def open_memory(
             views,
             embedders,
             models,
+            Strategies(router, told, config.route_seconds, store.now),
             weights=Weights(**config.weights.model_dump()),
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),
-            agent_prompt=prompts.read("agent.md", config.prompts_dir),
+            agent_prompt=prompts.read("agent.md", config.prompts_dir).strip(),
+            zone=config.zone,
         )
     finally:
         await views.stop()
@@ -132,14 +138,15 @@ def _views(
     """Everything that is derived from the log, as the settings want it."""
 
     def read(name: str) -> str:
-        return prompts.read(name, config.prompts_dir)
+        return prompts.read(name, config.prompts_dir).strip()
 
     patience = timedelta(seconds=config.extract_seconds)
     inline: list[InlineView] = [WordsView(), RulesView(Rules.parse(read("rules.toml")))]
     slow: list[View] = [VectorsView(embedders.current, embedders.worker)]
     categories = _categories(config)
     for number, category in enumerate(categories.values()):
-        told = prompts.extraction(category, read("extract.md"))
+        shown = category if extractor else replace(category, examples="")  # an agent costs its user by the token
+        told = prompts.extraction(shown, read("extract.md")).strip()
         if number == 0:  # one question is enough to tell what the messages are
             told = f"{told}\n\n{read('classify.md')}"
         slow.append(

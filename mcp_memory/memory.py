@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +22,19 @@ from mcp_memory import (
     handing,
     profile,
     retrieval,
+    timeparse,
     transfer,
     working,
 )
-from mcp_memory.consolidation import ConsolidationView, Done, Handed, Report
+from mcp_memory.consolidation import ConsolidationView, Done, Report
 from mcp_memory.context import Context, Line, text_cost
 from mcp_memory.episodic import VectorsView
-from mcp_memory.errors import InvalidBatch, InvalidInput, MemoryServerError, ProviderError, SettingsError
+from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.retrieval import Embedders, Found, Meaning
+from mcp_memory.strategies import DIRECT, Strategies, Trail
 from mcp_memory.transfer import Imported
 from mcp_memory.types import (
     Decision,
@@ -61,6 +63,9 @@ SEARCH_WAIT_SECONDS = 10.0
 PROFILE_WAIT_SECONDS = 4.0
 """How long `profile` waits for a model that is drawing facts from a full batch just now."""
 
+LOAD_WAIT_SECONDS = 10.0
+"""How long it waits besides for what a model's provider has to import first, once in the life of a process."""
+
 CONSOLIDATE_SECONDS = 25.0
 
 RECALLED = 8
@@ -81,12 +86,13 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page of hits, the best first. `lags` tells what was not searched completely, and why."""
+    """A page of hits, the best first. `lags` tells what was not searched completely, and why; `trail` how it was found."""
 
     scope: Scope
     question: Question
     found: Found
     lags: tuple[Lag, ...]
+    trail: Trail = DIRECT
 
     def next(self, shown: int | None = None) -> str:
         """The cursor that goes on after the first `shown` hits (all of them if None); "" at the end."""
@@ -117,20 +123,25 @@ class Memory:
         views: Views,
         embedders: Embedders,
         models: Sequence[LanguageModel],
+        strategies: Strategies,
         *,
         weights: Weights,
         window_tokens: int,
         window_idle: timedelta,
         agent_prompt: str,
+        zone: tzinfo,
     ) -> None:
         self.store = store
         self.views = views
         self._embedders = embedders
         self._models = models
+        self._strategies = strategies
         self._weights = weights
         self._window_tokens = window_tokens
         self._window_idle = window_idle
         self._agent_prompt = agent_prompt
+        self._loading: asyncio.Future[list[Any]] | None = None
+        self._zone = zone
 
     @staticmethod
     def open(settings: Settings | None = None) -> AbstractAsyncContextManager[Memory]:
@@ -164,21 +175,45 @@ class Memory:
     # ---- search
 
     async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
-        """Find episodes by meaning and words, within a selection. An empty query lists what the selection holds.
+        """Find episodes by meaning and words, within a selection, by the strategy that the question names; a time that it
+        names lifts what was said then. An empty query lists what the selection holds.
 
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
         if cursor:
             question = retrieval.resumed(scope, question, cursor)
+        elif question.asked_at is None:
+            question = replace(question, asked_at=self.now())
         if not question.query.strip():
             if not question.selection:
                 raise InvalidInput("query: say what to look for, or give a filter, a session_id or a range of time.")
             found = await self.store.read(scope, lambda tx: retrieval.latest(tx, question))
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
-        meaning, lags = await self._meaning(scope, question.query)
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
-        return Answer(scope, question, found, tuple(lags))
+        lags: dict[Lag, None] = {}
+
+        async def seek(asked: Question) -> Found:
+            found, behind = await self._sought(scope, asked)
+            lags.update(dict.fromkeys(behind))
+            return found
+
+        searched = await self._strategies.search(question, seek)
+        return Answer(scope, searched.question, searched.found, tuple(lags), searched.trail)
+
+    async def _sought(self, scope: Scope, question: Question) -> tuple[Found, list[Lag]]:
+        """What a question and all its rewrites find together: where every strategy searches."""
+        meanings: dict[str, Meaning | None] = {}
+        lags: list[Lag] = []
+        for query in (question.query, *question.rewrites):
+            meanings[query], behind = await self._meaning(scope, query)
+            lags += behind
+        asked_at = question.asked_at or self.now()
+        whole = timeparse.mentioned(question.query, asked_at, self._zone)
+        spans = {query: timeparse.mentioned(query, asked_at, self._zone) or whole for query in meanings}
+        found = await self.store.read(
+            scope, lambda tx: retrieval.recall_all(tx, question, meanings, spans, self._weights)
+        )
+        return found, lags
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""
@@ -220,6 +255,8 @@ class Memory:
         history: bool = False,
     ) -> tuple[list[Feature], list[Lag]]:
         """The facts that are known, or were at `as_of`; with `history` those that were ended too."""
+        if self._loading is not None and self._models:
+            await asyncio.wait({self._loading}, timeout=LOAD_WAIT_SECONDS)
         await self.views.catch_up(scope, within=0.0, learning=PROFILE_WAIT_SECONDS, skip=("summary",))
         return await self.store.read(
             scope,
@@ -261,7 +298,8 @@ class Memory:
         return await self.store.write(scope, lambda tx: profile.end(tx, id))
 
     async def undo(self, scope: Scope, position: int) -> Decision:
-        """Let a decision count as never made; undone itself, it counts again. Raises NotFound."""
+        """Let a decision count as never made, with what the same hand decided there in the same moment; undone itself, it
+        counts again. Raises NotFound."""
         return await self.store.write(scope, lambda tx: profile.undo(tx, position))
 
     async def replay(self, scope: Scope) -> int:
@@ -274,10 +312,14 @@ class Memory:
         scored = dict(await self._closeness(facts, query))
         return sorted(facts, key=lambda fact: -scored.get(fact, 0.0))
 
-    async def close_facts(self, scope: Scope, query: str, limit: int) -> list[tuple[Feature, float]]:
-        """The current facts that are close to a query, with a score in [0, 1], the closest first."""
+    async def close_facts(self, scope: Scope, asked: Sequence[str], limit: int) -> list[tuple[Feature, float]]:
+        """The current facts that are close to one of these queries, with a score in [0, 1], the closest first."""
         facts, _ = await self.profile(scope)
-        return (await self._closeness(facts, query))[:limit]
+        best: dict[Feature, float] = {}
+        for query in asked:
+            for fact, score in await self._closeness(facts, query):
+                best[fact] = max(score, best.get(fact, 0.0))
+        return sorted(best.items(), key=lambda scored: -scored[1])[:limit]
 
     async def _closeness(self, facts: Sequence[Feature], query: str) -> list[tuple[Feature, float]]:
         try:
@@ -401,76 +443,28 @@ class Memory:
         before, facts_before = await self.store.read(scope, self._standing)
         done = Done()
         if proposed is not None:
-            done = await self._answered(scope, proposed, handing.Token.read(batch, scope), dry_run=dry_run)
+            done = await handing.answered(self.store, self.views, scope, proposed, batch, dry_run=dry_run)
         elif not dry_run:
+            seconds = CONSOLIDATE_SECONDS
             skip = (ConsolidationView.name,)
-            await self.views.catch_up(
-                scope, within=CONSOLIDATE_SECONDS, learning=CONSOLIDATE_SECONDS, thorough=True, skip=skip
-            )
-        done += await self._tidied(scope, dry_run=dry_run)
-        handed = None if dry_run or proposed is not None else await self._handed(scope)
+            await self.views.catch_up(scope, within=seconds, learning=seconds, thorough=True, skip=skip)
+        tidied, behind = await consolidation.tidied(self.store, self.views, scope, dry_run=dry_run)
+        done += tidied
+        handed = None
+        if proposed is None and not dry_run:
+            hand_out = partial(handing.hand_out, views=self.views, scope=scope, agent=self._agent_prompt)
+            handed = await self.store.write(scope, hand_out, durable=False)
         after, facts_after = await self.store.read(scope, self._standing)
-        left = {lag.view: lag.episodes for lag in after}
-        outside = [view.name for view in self.views.views if view.outside]
-        return Report(
-            derived={
-                lag.view: lag.episodes - left.get(lag.view, 0)
-                for lag in before
-                if lag.episodes > left.get(lag.view, 0) or dry_run
-            },
-            facts_before=facts_before,
-            facts_after=facts_after,
-            done=done,
-            lags=tuple(lag for lag in after if lag.view not in outside),
-            waiting=max((lag.episodes for lag in after if lag.view in outside), default=0),
-            dry_run=dry_run,
-            handed=handed,
-            agent=bool(outside),
-        )
+        after += behind
+        return Report.between(before, after, facts_before, facts_after, done, handed, self._outside(), dry_run=dry_run)
 
     def _standing(self, tx: Tx) -> tuple[list[Lag], int]:
         lags = [lag for lag in self.views.lags(tx, thorough=True) if lag.view != ConsolidationView.name]
         return lags, len(profile.facts(tx))
 
-    async def _handed(self, scope: Scope) -> Handed | None:
-        return await self.store.write(
-            scope, lambda tx: handing.hand_out(tx, self.views, scope, self._agent_prompt), durable=False
-        )
-
-    async def _answered(self, scope: Scope, proposed: Sequence[Any], token: handing.Token, *, dry_run: bool) -> Done:
-        """Apply what the connected agent answered to a batch."""
-        if token.orders:
-            crowd = await self.store.read(scope, lambda tx: handing.crowd_taken_back(tx, token))
-            ordered = self._consolidation.checked(crowd, proposed)
-            plan = consolidation.Plan(ordered=((crowd, ordered),))
-            return Done.of(plan) if dry_run else await self.store.write(scope, partial(consolidation.carry_out, plan))
-        view, batch = await self.store.read(scope, lambda tx: handing.taken_back(tx, self.views, token))
-        checked = await view.recognised(batch.gathered, batch.gathered.checked(proposed))
-        if not dry_run and not await self.store.write(scope, lambda tx: self.views.apply(tx, view, batch, checked)):
-            raise InvalidBatch(handing.STALE)
-        return Done(learned=len(checked.commands), refused=checked.refused)
-
-    async def _tidied(self, scope: Scope, *, dry_run: bool) -> Done:
-        """Merge and end facts, as far as nothing was forgotten meanwhile."""
-        view = self._consolidation
-        epoch, plan = await self.store.read(scope, lambda tx: (tx.epoch(), view.gather(tx, ())))
-        if dry_run:
-            return Done.of(await view.derive(replace(plan, crowds=())))
-        try:
-            plan = await view.derive(plan)
-        except ProviderError as error:
-            log.warning("facts of a crowded tag could not be put in order: %s", error)
-            plan = await view.derive(replace(plan, crowds=()))
-
-        def carry_out(tx: Tx) -> Done:
-            tx.cursors.advance(view.name, tx.cursors.of(view.name).position, tx.log.last())
-            return consolidation.carry_out(plan, tx) if tx.epoch() == epoch else Done()
-
-        return await self.store.write(scope, carry_out, durable=False)
-
-    @property
-    def _consolidation(self) -> ConsolidationView:
-        return next(view for view in self.views.views if isinstance(view, ConsolidationView))
+    def _outside(self) -> list[str]:
+        """The views that the connected agent derives."""
+        return [view.name for view in self.views.views if view.outside]
 
     # ---- moving
 
@@ -513,12 +507,15 @@ class Memory:
     async def lags(self, scope: Scope) -> list[Lag]:
         """The views that are behind the log, without those that are caught up only where they are read."""
         lags = await self.store.read(scope, self.views.lags)
-        outside = [view.name for view in self.views.views if view.outside]
-        return [lag for lag in lags if lag.view not in ("summary", *outside)]
+        return [lag for lag in lags if lag.view not in ("summary", *self._outside())]
 
     def now(self) -> datetime:
         """The clock that dates what is stored."""
         return self.store.now()
+
+    def asked_at(self, cursor: str) -> datetime:
+        """When the question was asked that goes on at this cursor; now without one."""
+        return retrieval.asked_at(cursor) or self.now()
 
     async def stats(self, scope: Scope) -> Stats:
         def count(tx: Tx) -> Stats:
@@ -549,8 +546,13 @@ class Memory:
     async def warm(self) -> None:
         """Load the embedder and the language models, so that the first question need not wait for them. Says nothing where
         they can't be loaded: whoever needs them will be told."""
-        loading = [asyncio.to_thread(model.load) for model in self._models]
-        for loaded in await asyncio.gather(self._embedders.warm(), *loading, return_exceptions=True):
+        if self._loading is None:
+            self._loading = asyncio.gather(
+                self._embedders.warm(),
+                *(asyncio.to_thread(model.load) for model in self._models),
+                return_exceptions=True,
+            )
+        for loaded in await asyncio.shield(self._loading):
             if isinstance(loaded, BaseException) and not isinstance(loaded, MemoryServerError):
                 raise loaded
 
@@ -564,7 +566,12 @@ class Memory:
                 f"{view}: no language model is configured (MCP_MEMORY_LANGUAGE_MODEL) to derive it again; what the agent "
                 "answered stays. `mcp-memory profile rebuild` replays the log."
             )
+        category = view.removeprefix(extraction.PREFIX) if view.startswith(extraction.PREFIX) else ""
+        if category:
+            await self.store.write(scope, lambda tx: consolidation.loosen(tx, category))
         await self.views.rebuild(scope, view, progress)
+        if category:
+            await consolidation.tidied(self.store, self.views, scope, dry_run=False)
 
     async def retry_aside(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
         """Let a view try again what it had set aside."""

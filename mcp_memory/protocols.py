@@ -100,6 +100,11 @@ class Tx(Protocol):
     written. The rooms of the SQLite store are the reference; another store offers the same methods."""
 
     @property
+    def user(self) -> str:
+        """The user of the scope."""
+        ...
+
+    @property
     def now(self) -> datetime: ...
     @property
     def log(self) -> Log: ...

@@ -221,7 +221,7 @@ def test_json_is_one_object_on_stdout_and_nothing_else(run: Run, command: list[s
         (["add", "x", "--metadata", "[1]"], 2, "metadata"),
         (["add", "x", "--role", "king"], 2, "role"),
         (["forget"], 2, "forget what?"),
-        (["forget", "e0000000000"], 1, "not found"),
+        (["forget", "e0000000000"], 2, "not found"),
         (["forget", "e0000000000", "--everything"], 2, "ids stand alone"),
         (["rebuild", "everything"], 2, "everything"),
         (["--embedder", "nobody:x", "stats"], 2, "nobody:x"),

@@ -166,6 +166,27 @@ async def test_a_speaker_who_is_the_user_counts(memory: Memory, scope: Scope) ->
     assert await values(memory, scope) == ["is called Ines", "lives in Ghent"]
 
 
+@pytest.mark.parametrize(
+    ("called", "speaker", "counts"),
+    [
+        ("", "Ines", True),  # the id of the scope
+        ("", "ines maria", False),
+        ("My name is Ann Smith", "Ann", True),
+        ("My name is Ann Smith", "ann smith", True),
+        ("My name is Joann", "Ann", False),
+        ("我叫张三", "张三", True),
+        ("我叫张三", "李四", False),
+    ],
+)
+async def test_a_speaker_is_the_user_by_name_or_by_id(
+    memory: Memory, scope: Scope, called: str, speaker: str, counts: bool
+) -> None:
+    if called:
+        await say(memory, scope, called)
+    await say(memory, scope, "I live in Ghent", speaker=speaker)
+    assert ("lives in Ghent" in await values(memory, scope)) is counts
+
+
 async def test_profiles_of_scopes_do_not_meet(memory: Memory, scope: Scope) -> None:
     await say(memory, scope, "I live in Ghent")
     others = [replace(scope, user="bo"), replace(scope, project="p"), replace(scope, org="o")]

@@ -34,6 +34,7 @@ from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
 from mcp_memory.store import database, quantizer
 from mcp_memory.store import vectors as vectors_module
+from mcp_memory.store.schema import MIGRATIONS
 from mcp_memory.store.sqlite import FILE_NAME, SQLiteStore
 from mcp_memory.testing import Clock
 from mcp_memory.types import Message, Scope, Selection
@@ -341,6 +342,19 @@ async def test_a_file_of_a_newer_release_is_refused_and_left_alone(
     assert file.read_bytes() == before
 
 
+async def test_what_an_older_release_stored_gets_the_labels_of_this_one(
+    memory: Memory, scope: Scope, file: Path
+) -> None:
+    await memory.add(scope, [Message("a parcel", metadata={"box": {"size": 3}}, entities=("Ghent",))])
+    with closing(sqlite3.connect(file)) as plain, plain:
+        plain.execute("DELETE FROM labels")
+    step = next(step for name, step, _ in MIGRATIONS if name == "labels")
+    await memory.store._database.write(step)  # type: ignore[attr-defined]
+    for text in ("box.size = 3", "entities = 'Ghent'", "box.size > 2 AND NOT box.size IS NULL"):
+        found = await memory.search(scope, Question("", Selection(filters.parse(text))))
+        assert len(found.found.hits) == 1
+
+
 async def test_a_file_that_is_no_folder_or_cannot_be_written_is_an_error_with_advice(
     tmp_path: Path, opening: Opening, settings: Settings, scope: Scope
 ) -> None:
@@ -490,7 +504,8 @@ async def test_no_statement_of_daily_use_reads_a_whole_table(
         )
         ids.append((await memory.add(scope, [message])).stored[0].episode.id)
         clock.move(minutes=11)
-    chosen = Selection(filters.parse("x = 1 AND role IN ('user')"), "a", "s", clock() - timedelta(days=1), clock())
+    filter = "x = 1 AND role IN ('user') AND (x > 0 OR content LIKE 'I%' OR x IS NULL OR x < date('2026-01-01'))"
+    chosen = Selection(filters.parse(filter), "a", "s", clock() - timedelta(days=1), clock())
     for selection in (Selection(), chosen):
         page = await memory.search(scope, Question("tea or maps", selection, limit=2))
         await memory.search(scope, Question("tea or maps", selection, limit=2), page.next())

@@ -48,6 +48,7 @@ class Tx:
         indexes: Indexes,
         lengths: Lengths,
         scope: int,
+        user: str,
         now: datetime,
     ) -> None:
         self._db = connection
@@ -57,6 +58,7 @@ class Tx:
         self._indexes = indexes
         self._lengths = lengths
         self._scope = scope
+        self.user = user
         self.now = now
 
     @cached_property
@@ -150,7 +152,8 @@ class SQLiteStore:
                 (key, scope.org, scope.project, scope.user),
             )
             number = connection.row("SELECT id FROM scopes WHERE key = ?", (key,))
-        return Tx(connection, self._keys, self._matrices, self.indexes, self._lengths, number or 0, self.now())
+        number = number or 0
+        return Tx(connection, self._keys, self._matrices, self.indexes, self._lengths, number, scope.user, self.now())
 
     async def due(self, views: Sequence[str]) -> list[Scope]:
         """The scopes in which one of these views is behind the log and may be tried again by now."""
