@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_store import Vector, close, exact, put_vectors, random_units, right, seqs
 
-from mcp_memory.store import indexes as indexes_module
+from mcp_memory.store import index as index_module
 from mcp_memory.store import quantizer, segments
 from mcp_memory.store import vectors as vectors_module
-from mcp_memory.store.indexes import State
+from mcp_memory.store.index import State
 from mcp_memory.store.sqlite import FILE_NAME, SQLiteStore, Tx
 from mcp_memory.testing import Clock
 from mcp_memory.types import Scope
@@ -232,7 +232,7 @@ async def test_a_process_maps_the_file_that_another_one_wrote(
     first = await settle(theirs, scope)
     assert first.identity == segments.identity(file(tmp_path))
     assert first.waiting == 0
-    monkeypatch.setattr(indexes_module, "TAIL", 64)
+    monkeypatch.setattr(index_module, "TAIL", 64)
     more, added = await filled(ours, scope, 50, seed=34)
     await settle(ours, scope)
     assert segments.identity(file(tmp_path)) != first.identity
@@ -354,7 +354,7 @@ async def test_what_was_forgotten_is_not_written_to_the_next_file_by_who_had_it_
     more, added = await filled(store, scope, 20, seed=36)
     assert (await settle(store, scope)).waiting == 60
     await forget(other, scope, more[:10])
-    monkeypatch.setattr(indexes_module, "TAIL", 64)
+    monkeypatch.setattr(index_module, "TAIL", 64)
     last, newest = await filled(other, scope, 20, seed=37)
     await settle(store, scope)
     assert ids_in(file(tmp_path)) == {id for id, _ in await store.read(scope, rows)}
@@ -510,12 +510,12 @@ import asyncio, os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
 import numpy as np
-from mcp_memory.store import indexes, vectors
+from mcp_memory.store import index, sources, vectors
 from mcp_memory.store.sqlite import SQLiteStore
 from mcp_memory.types import Scope
 
-vectors.IN_MEMORY, indexes.TAIL, indexes._SLICE = 3, 64, 64
-calls, write = [], indexes.segments.write
+vectors.IN_MEMORY, index.TAIL, sources.SLICE = 3, 64, 64
+calls, write = [], index.segments.write
 
 def killed(*about):
     write(*about)
@@ -523,7 +523,7 @@ def killed(*about):
     if len(calls) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-indexes.segments.write = killed
+index.segments.write = killed
 
 async def main():
     store = SQLiteStore(Path(sys.argv[1]), now=lambda: datetime.now(UTC))

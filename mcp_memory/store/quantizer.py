@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -32,7 +31,7 @@ PER_LIST = 40
 SAMPLED = 64
 """...and those that it learns each list from."""
 
-PROBES = 160
+PROBES = 112
 """Lists that a query is compared with, where it may find anything in them. docs/benchmarks.md has the recall."""
 
 LEAST_AXES = 256
@@ -55,29 +54,29 @@ def _library() -> tuple[Any, ThreadpoolController]:
     return faiss, ThreadpoolController()
 
 
-@dataclass(frozen=True, slots=True)
 class Choice:
-    """What a search may find: episodes up to `upto`, and of these, where given, those at `positions` only."""
+    """What a search may find: episodes up to `upto`, and of these, where given, those at `positions` only. No position is
+    0, which is the mark of what was erased."""
 
-    upto: int
-    positions: Positions | None = None
+    def __init__(self, upto: int, positions: Positions | None = None) -> None:
+        self._upto = upto
+        self._chosen: npt.NDArray[np.bool_] | None = None
+        if positions is not None:
+            wanted = positions[(positions > 0) & (positions <= upto)]
+            self._chosen = np.zeros(int(wanted.max(initial=0)) + 1, np.bool_)
+            self._chosen[wanted] = True
 
     def selector(self, faiss: Any) -> Any:
-        """Of positions, none of which is 0: that is the mark of what was erased."""
-        if self.positions is None:
-            return faiss.IDSelectorRange(1, self.upto + 1)
-        wanted = self.positions[(self.positions > 0) & (self.positions <= self.upto)]
-        chosen = np.zeros(int(wanted.max(initial=0)) + 1, np.bool_)
-        chosen[wanted] = True
-        return faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
+        if self._chosen is None:
+            return faiss.IDSelectorRange(1, self._upto + 1)
+        return faiss.IDSelectorBitmap(np.packbits(self._chosen, bitorder="little"))
 
     def share(self, seqs: Positions) -> float:
         """Roughly, the part of these that may be found."""
-        some = seqs[:: max(1, len(seqs) // 4_096)]
-        may = (some > 0) & (some <= self.upto)
-        if self.positions is not None:
-            may &= np.isin(some, self.positions)
-        return float(may.mean())
+        some = np.asarray(seqs[:: max(1, len(seqs) // 4_096)])
+        if self._chosen is None:
+            return float(((some > 0) & (some <= self._upto)).mean())
+        return float(self._chosen[some[some < len(self._chosen)]].sum() / len(some))
 
 
 class Quantizer:

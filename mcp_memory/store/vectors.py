@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from itertools import compress
 from typing import cast
 
 import numpy as np
@@ -20,7 +21,8 @@ import numpy.typing as npt
 
 from mcp_memory.errors import ProviderError
 from mcp_memory.store.database import Connection
-from mcp_memory.store.indexes import WHOLE, Indexes, State
+from mcp_memory.store.index import State
+from mcp_memory.store.indexes import WHOLE, Indexes
 from mcp_memory.store.matrices import FAR, Close, Matrices, Packed, Rows, Vector, rows_of
 from mcp_memory.types import Derivative, DerivativeKind
 
@@ -369,21 +371,26 @@ class Vectors:
         self, query: Vector, limit: int, within: Sequence[int] | None, upto: int, last: int = 0
     ) -> tuple[list[int], int]:
         """The episodes, and how many vectors were read: all of those above the id `last`."""
-        allowed = None if within is None else set(within)
-        best: list[tuple[float, int]] = []
-        read = 0
+        wanted = _OVERSAMPLING * limit
+        allowed: npt.NDArray[np.int64] | None = None
+        best, similarities, read = np.empty(0, np.int64), np.empty(0, np.float32), 0
         while rows := self._db.rows(
             "SELECT id, seq, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id LIMIT ?",
             (self._embedder, self._scope, last, _SLICE),
         ):
-            last = rows[-1][0]
-            read += len(rows)
-            kept = [(seq, blob) for _, seq, blob in rows if seq <= upto and (allowed is None or seq in allowed)]
-            if kept:
-                similarities = Packed.read([blob for _, blob in kept]).cosines(query)
-                best += zip(similarities.tolist(), (seq for seq, _ in kept), strict=True)
-                best = sorted(best, reverse=True)[: _OVERSAMPLING * limit]
-        return list(dict.fromkeys(seq for _, seq in best)), read
+            ids, owners, blobs = zip(*rows, strict=True)
+            last, read, seqs = ids[-1], read + len(rows), np.array(owners, np.int64)
+            if within is not None and allowed is None:
+                allowed = np.fromiter(within, np.int64, len(within))
+            may = (seqs <= upto) & (True if allowed is None else np.isin(seqs, allowed))
+            if may.any():
+                packed = Packed.read(list(compress(blobs, may)))
+                best = np.concatenate([best, seqs[may]])
+                similarities = np.concatenate([similarities, packed.cosines(query)])
+            if len(best) > wanted:
+                nearest = np.argpartition(-similarities, wanted)[:wanted]
+                best, similarities = best[nearest], similarities[nearest]
+        return np.unique(best).tolist(), read
 
 
 def large_scopes(connection: Connection) -> int:
