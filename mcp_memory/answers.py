@@ -117,7 +117,7 @@ def _nothing(answer: Answer) -> str:
 def _hit(hit: Hit, sought: Sequence[str], share: int) -> tuple[str, Data, bool]:
     content = text.excerpt(hit.episode.content, sought, share)
     shortened = content != hit.episode.content
-    why = " ".join(f"{signal} {amount:.2f}" for signal, amount in hit.why.items() if amount >= 0.005)
+    why = " ".join(f"{signal} {amount:.2f}" for signal, amount in hit.why.items() if abs(amount) >= 0.005)
     scored = f" {hit.score:.2f}" if hit.why else ""
     line = f"{_said(hit.episode)}{scored}: {content}{' [cut]' if shortened else ''}{_extra(hit.episode)}"
     data = _episode_data(hit.episode, content)

@@ -21,6 +21,7 @@ from mcp_memory import (
     forgetting,
     handing,
     profile,
+    questions,
     retrieval,
     transfer,
     working,
@@ -182,7 +183,9 @@ class Memory:
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""
-        lags = await self.lags(scope)
+        names = questions.names(query)
+        lags, speakers = await self.store.read(scope, lambda tx: (self._lags(tx), tx.log.speakers(names)))
+        told = questions.told(query, speakers)
         current = self._embedders.current.name
         if any(lag.view == f"vectors/{current}" for lag in lags):
             former = await self.store.read(scope, self._furthest)
@@ -190,11 +193,11 @@ class Memory:
                 try:
                     view = VectorsView(self._embedders.named(former), self._embedders.worker)
                     await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",), also=[view])
-                    return await self._embedders.meaning(query, former), lags
+                    return await self._embedders.meaning(query, former, told), lags
                 except (ProviderError, SettingsError) as error:
                     log.info("the former embedder %s cannot serve any more: %s", former, error)
         try:
-            return await self._embedders.meaning(query, current), lags
+            return await self._embedders.meaning(query, current, told), lags
         except ProviderError as error:
             return None, [*lags, Lag(f"vectors/{current}", 0, str(error))]
 
@@ -462,8 +465,11 @@ class Memory:
 
     async def lags(self, scope: Scope) -> list[Lag]:
         """The views that are behind the log, without those that are caught up only where they are read."""
-        lags = await self.store.read(scope, self.views.lags)
-        return [lag for lag in lags if lag.view not in ("summary", *self._outside())]
+        return await self.store.read(scope, self._lags)
+
+    def _lags(self, tx: Tx) -> list[Lag]:
+        outside = ("summary", *self._outside())
+        return [lag for lag in self.views.lags(tx) if lag.view not in outside]
 
     def now(self) -> datetime:
         """The clock that dates what is stored."""

@@ -38,6 +38,8 @@ class Weights:
     """...and of the one after it."""
     speaker: float = 0.2
     """For what was said by the one speaker whom the query names."""
+    asking: float = 0.2
+    """The share of its score that an episode loses where all of it is questions: an answer tells."""
     recency: float = 0.05
     """For the newest candidate; falls with age."""
     width: int = 100

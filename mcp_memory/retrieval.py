@@ -32,6 +32,9 @@ POOL = 100
 LENDERS = 60
 """Candidates that lend their neighbours a part of their score."""
 
+APART = timedelta(hours=12)
+"""What was said in one session so long apart is not one conversation: neighbours lend each other nothing."""
+
 COMMON = 0.1
 """A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
 
@@ -73,7 +76,7 @@ class Embedders:
         self.worker = worker
         self._load = load
         self._loaded = {current.name: current}
-        self._meanings: OrderedDict[tuple[str, str], Meaning] = OrderedDict()
+        self._meanings: OrderedDict[tuple[str, ...], Meaning] = OrderedDict()
         self._texts: OrderedDict[str, npt.NDArray[np.float32]] = OrderedDict()
 
     def named(self, name: str) -> Embedder:
@@ -85,14 +88,21 @@ class Embedders:
     async def warm(self) -> None:
         await self.worker.run(self.current.load)
 
-    async def meaning(self, query: str, name: str) -> Meaning:
-        """Raises ProviderError where the embedder cannot answer."""
-        key = (name, query)
+    async def meaning(self, query: str, name: str, told: str = "") -> Meaning:
+        """The query as the embedder of that name sees it; with `told`, another form of it, what lies between the two.
+
+        Raises ProviderError where the embedder cannot answer.
+        """
+        forms = list(dict.fromkeys([query, told or query]))
+        key = (name, *forms)
         if key not in self._meanings:
             embedder = self.named(name)
 
             def embed() -> Meaning:
-                return Meaning(name, embedder.embed([query], "query")[0], embedder.floor)
+                vectors = embedder.embed(forms, "query")
+                between = vectors.sum(axis=0)
+                length = np.linalg.norm(between)
+                return Meaning(name, between / length if length else vectors[0], embedder.floor)
 
             self._meanings[key] = await self.worker.run(embed)
             while len(self._meanings) > _CACHED_QUERIES:
@@ -134,6 +144,7 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     candidates = ranking.fuse(by_meaning, by_words, coverage, weights, reach)
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
+    candidates = _telling(tx, candidates, weights)
     candidates = _weighed(tx, candidates, question.query, weights)
     ranked = candidates.scored.best(reach + POOL)
     ranked = Scored(ranked.seqs, ranked.scores / weights.most)
@@ -186,13 +197,21 @@ def _by_meaning(
 
 def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto: int, weights: Weights) -> Ranking:
     lenders = candidates.scored.best(LENDERS)
-    previous, following = tx.log.neighbours(lenders.seqs.tolist(), upto)
-    further = tx.log.following(set(following.values()) - following.keys(), upto)
+    previous, following = tx.log.neighbours(lenders.seqs.tolist(), upto, APART)
+    further = tx.log.following(set(following.values()) - following.keys(), upto, APART)
 
     def counted(links: Mapping[int, int]) -> dict[int, int]:
         return {seq: link for seq, link in links.items() if allowed is None or link in allowed}
 
     return ranking.smooth(candidates, lenders, counted(previous), counted(following | further), weights)
+
+
+def _telling(tx: Tx, candidates: Ranking, weights: Weights) -> Ranking:
+    """What asks gives up a part of its score: a question is close to the same question, but does not answer it."""
+    if not weights.asking or not len(candidates.seqs):
+        return candidates
+    lost = -weights.asking * tx.words.asks(candidates.seqs) * candidates.scored.scores
+    return candidates.plus("asking", candidates.seqs, lost)
 
 
 def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> Ranking:

@@ -36,6 +36,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """...and of the one after it."""
     speaker: float = Field(default=0.2, ge=0)
     """For what was said by the one speaker whom the query names."""
+    asking: float = Field(default=0.2, ge=0, le=1)
+    """The share of its score that a memory loses where all of it is questions."""
     recency: float = Field(default=0.05, ge=0)
     """For the newest; falls with age."""
 

@@ -5,7 +5,7 @@ Times are aware `datetime`s in UTC. Positions in the log (`seq`) are integers th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
@@ -101,6 +101,15 @@ class Stored:
 
     episode: Episode
     duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An episode as it is indexed: its folded words, and the share of it that is questions."""
+
+    seq: int
+    words: Sequence[str]
+    asks: float = 0.0
 
 
 DerivativeKind = Literal["sentence", "context"]

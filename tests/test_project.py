@@ -21,7 +21,7 @@ LAYERS = [
     {"types", "protocols", "errors"},
     {
         "filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading", "commands", "classification",
-        "likeness", "tokens", "workers",
+        "likeness", "questions", "tokens", "workers",
     },
     {"store"},
     {"views"},

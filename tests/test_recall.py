@@ -62,6 +62,7 @@ async def found(memory: Memory, scope: Scope, query: str, **question: Any) -> li
         ("We were discussing the policies", "policy discussion"),
         ("ΟΔΥΣΣΕΥΣ sailed", "οδυσσευς"),
         ("build-id qx7 went red", "qx7"),
+        ("I bought shoes for the children", "buy child shoe"),
     ],
     ids=lambda value: value[:24],
 )
@@ -123,6 +124,27 @@ async def test_the_answer_beside_the_question_is_found(memory: Memory, scope: Sc
     assert "Petrel." in said(answer)
     hit = next(hit for hit in answer.found.hits if hit.episode.content == "Petrel.")
     assert hit.why["neighbour"] > 0
+
+
+async def test_an_answer_stands_above_the_question_it_answers(memory: Memory, scope: Scope) -> None:
+    await memory.add(scope, [turn(0, "Which boat did you sail to the island?", "a"),
+                             turn(0, "The boat I sail to the island is red", "b")])  # fmt: skip
+    answer = await memory.search(scope, Question("Which boat did you sail to the island?"))
+    assert said(answer) == ["The boat I sail to the island is red", "Which boat did you sail to the island?"]
+    assert answer.found.hits[1].why["asking"] < 0
+
+
+async def test_neighbours_that_were_said_days_apart_lend_each_other_nothing(memory: Memory, scope: Scope) -> None:
+    for session, minutes in (("near", 5), ("far", 60 * 48)):
+        await memory.add(scope, [turn(0, "What is the name of the boat?", session), turn(minutes, "Petrel.", session)])
+    answer = await memory.search(scope, Question("name of the boat", limit=10, expand=0))
+    lent = {
+        hit.episode.session_id: hit.why.get("neighbour", 0)
+        for hit in answer.found.hits
+        if hit.episode.content == "Petrel."
+    }
+    assert lent["near"] > 0
+    assert lent.get("far", 0) == 0
 
 
 async def test_of_two_that_fit_alike_the_later_comes_first(memory: Memory, scope: Scope) -> None:
