@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ class Weights:
     """The share of its score that an episode loses where all of it is questions: an answer tells."""
     recency: float = 0.05
     """For the newest candidate; falls with age."""
+    newer: float = 0.5
+    """How much of an older hit's score a newer one about the same may lack and still go before it; 0 for never."""
     width: int = 100
     """How many of each list are compared; the last of them counts nothing."""
 
@@ -117,15 +119,39 @@ def _placed(joined: Positions, seqs: Positions, values: Values) -> Values:
     return placed
 
 
-def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_length: float) -> tuple[Scored, float]:
-    """Every episode that holds one of the words, and the most that one of them covers.
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """What words find: every episode that holds one of them, and the most of the query that one episode covers."""
+
+    scored: Scored
+    coverage: float
+    postings: Sequence[Posting] = ()
+    rarity: Sequence[float] = ()
+
+    def only(self, seqs: Positions) -> Worded:
+        kept = np.isin(self.scored.seqs, seqs)
+        return replace(self, scored=Scored(self.scored.seqs[kept], self.scored.scores[kept]))
+
+    def shared(self, seqs: Positions) -> Values:
+        """For each pair of these episodes, how much of the words that either holds both of them hold, by rarity."""
+        if not self.postings:
+            return np.zeros((len(seqs), len(seqs)))
+        held = np.array([np.isin(seqs, posting.seqs) for posting in self.postings], np.float64)
+        both = (held.T * np.array(self.rarity)) @ held
+        either = both.diagonal()[:, None] + both.diagonal()[None, :] - both
+        shares: Values = both / np.where(either == 0, 1, either)
+        return shares
+
+
+def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_length: float) -> Worded:
+    """Every episode that holds one of the words.
 
     The score is Okapi BM25, over a scope of `episodes` with words of `mean_length`, times the root of the episode's
     coverage: the share of the query's words that it holds, weighed by their inverse document frequency
     `log(1 + (N - n + 0.5) / (n + 0.5))`. `absent` counts the words of the query that stand nowhere.
     """
     if not postings:
-        return NOTHING, 0.0
+        return Worded(NOTHING, 0.0)
     rarity = [_rarity(len(posting.seqs), episodes) for posting in postings]
     whole = sum(rarity) + absent * _rarity(0, episodes)
     seqs, at = np.unique(np.concatenate([posting.seqs for posting in postings]), return_inverse=True)
@@ -135,7 +161,7 @@ def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_lengt
     lengths = np.concatenate([posting.lengths for posting in postings])
     saturated = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / (mean_length or 1.0)))
     scores: Values = np.bincount(at, covered * saturated, len(seqs)).astype(np.float64) * np.sqrt(coverage)
-    return Scored(seqs, scores), float(coverage.max())
+    return Worded(Scored(seqs, scores), float(coverage.max()), postings, rarity)
 
 
 def _rarity(n: int, episodes: int) -> float:

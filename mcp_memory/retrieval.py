@@ -19,10 +19,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mcp_memory import likeness, ranking, text
+from mcp_memory import likeness, ranking, text, updates
 from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.ranking import Ranking, Scored, Weights
+from mcp_memory.ranking import Ranking, Scored, Weights, Worded
 from mcp_memory.types import Hit, Question, Scope
 from mcp_memory.workers import Worker
 
@@ -139,13 +139,14 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     allowed = None if within is None else set(within)
     reach = question.given + question.limit + 1
 
-    by_words, coverage = _by_words(tx, question, within, upto)
-    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(by_words) > 0)
-    candidates = ranking.fuse(by_meaning, by_words, coverage, weights, reach)
+    worded = _by_words(tx, question, within, upto)
+    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(worded.scored) > 0)
+    candidates = ranking.fuse(by_meaning, worded.scored, worded.coverage, weights, reach)
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
     candidates = _telling(tx, candidates, weights)
     candidates = _weighed(tx, candidates, question.query, weights)
+    candidates = _updated(tx, candidates, question.query, meaning, worded, weights)
     ranked = candidates.scored.best(reach + POOL)
     ranked = Scored(ranked.seqs, ranked.scores / weights.most)
     if question.after is not None:
@@ -168,18 +169,15 @@ def latest(tx: Tx, question: Question) -> Found:
     return Found(hits, len(episodes) > question.limit, upto)
 
 
-def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: int) -> tuple[Scored, float]:
-    """What shares telling words with the query, and how much of the query one episode covers."""
+def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: int) -> Worded:
+    """What shares telling words with the query."""
     episodes, mean_length = tx.words.totals(question.upto)
     frequencies = tx.words.frequencies(text.query_words(question.query))
     telling = [word for word, count in frequencies.items() if 0 < count <= COMMON * episodes]
     postings = tx.words.postings(telling or list(frequencies), upto)
     absent = sum(not count for count in frequencies.values())
-    scored, coverage = ranking.by_words(postings, absent, episodes, mean_length)
-    if within is None:
-        return scored, coverage
-    kept = np.isin(scored.seqs, np.fromiter(within, np.int64, len(within)))
-    return Scored(scored.seqs[kept], scored.scores[kept]), coverage
+    worded = ranking.by_words(postings, absent, episodes, mean_length)
+    return worded if within is None else worded.only(np.fromiter(within, np.int64, len(within)))
 
 
 def _by_meaning(
@@ -232,6 +230,24 @@ def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> Ranki
         days = np.array([(newest - occurred_at).total_seconds() / 86_400 for _, occurred_at in seen.values()])
         candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
     return candidates
+
+
+def _updated(
+    tx: Tx, candidates: Ranking, query: str, meaning: Meaning | None, worded: Worded, weights: Weights
+) -> Ranking:
+    """With the newer of two statements about the same before the older, among the first hits; they change scores."""
+    first = candidates.scored.best(updates.COMPARED)
+    if not weights.newer or meaning is None or len(first) < 2 or not updates.matter(query):
+        return candidates
+    seqs = first.seqs.tolist()
+    seen = tx.log.sightings(seqs)
+    cosines = tx.vectors(meaning.embedder).likeness(seqs)
+    alike = np.maximum(0, cosines - meaning.floor) / max(1e-6, 1 - meaning.floor)
+    same = updates.about_the_same(alike, worded.shared(first.seqs), [seen[seq][0] for seq in seqs])
+    order = updates.newer_first(first.scores, [seen[seq][1].timestamp() for seq in seqs], same, weights.newer)
+    gained = first.scores - first.scores[order]
+    moved = np.flatnonzero(gained)
+    return candidates.plus("newer", first.seqs[order][moved], gained[moved]) if len(moved) else candidates
 
 
 def _beyond(ranked: Scored, score: float, seq: int) -> Scored:

@@ -40,6 +40,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of its score that a memory loses where all of it is questions."""
     recency: float = Field(default=0.05, ge=0)
     """For the newest; falls with age."""
+    newer: float = Field(default=0.5, ge=0, le=1)
+    """How much of an older memory's score a newer one about the same may lack and still go before it; 0 for never."""
 
 
 class Settings(BaseSettings):

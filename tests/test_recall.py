@@ -157,6 +157,25 @@ async def test_of_two_that_fit_alike_the_later_comes_first(memory: Memory, scope
     ]
 
 
+async def test_of_two_statements_about_the_same_the_newer_comes_first(memory: Memory, scope: Scope) -> None:
+    await memory.add(
+        scope,
+        [
+            turn(0, "I own three red bikes, bikes I love, three bikes", "a", speaker="Ann"),
+            turn(60 * 24, "By now I own four red bikes", "b", speaker="Ann"),
+            turn(60 * 48, "I own five red bikes", "c", speaker="Bo"),
+        ],
+    )
+    answer = await memory.search(scope, Question("How many bikes does Ann own?", expand=0))
+    assert said(answer)[:2] == ["By now I own four red bikes", "I own three red bikes, bikes I love, three bikes"]
+    assert answer.found.hits[0].why["newer"] > 0
+    scores = [hit.score for hit in answer.found.hits]
+    assert scores == sorted(scores, reverse=True)
+    answer = await memory.search(scope, Question("When did Ann own bikes?", expand=0))
+    assert said(answer)[0] == "I own three red bikes, bikes I love, three bikes"
+    assert all("newer" not in hit.why for hit in answer.found.hits)
+
+
 async def test_scores_fall_and_lie_between_0_and_1(memory: Memory, scope: Scope) -> None:
     await memory.add(scope, [turn(i, f"the tide table {i}", "s", speaker="Ann") for i in range(30)])
     answer = await memory.search(scope, Question("the tide table of Ann", limit=20))
