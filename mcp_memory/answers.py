@@ -382,6 +382,7 @@ def _lag_data(lags: Sequence[Lag]) -> Data:
 
 
 def _lag(lag: Lag) -> str:
-    what = "search by meaning" if lag.view.startswith("vectors/") else lag.view
+    kind, _, name = lag.view.partition("/")
+    what = {"vectors": "search by meaning", "reranker": f"reranking by {name}"}.get(kind, lag.view)
     behind = f" is {lag.episodes} memories behind" if lag.episodes else " is not available"
     return f"{what}{behind}{f' ({lag.reason})' if lag.reason else ''}"

@@ -22,6 +22,7 @@ from mcp_memory import (
     handing,
     profile,
     questions,
+    rerankers,
     retrieval,
     transfer,
     working,
@@ -33,6 +34,7 @@ from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, Se
 from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
+from mcp_memory.rerankers import Reranking
 from mcp_memory.retrieval import Embedders, Found, Meaning
 from mcp_memory.transfer import Imported
 from mcp_memory.types import (
@@ -120,6 +122,7 @@ class Memory:
         models: Sequence[LanguageModel],
         *,
         weights: Weights,
+        reranking: Reranking | None = None,
         window_tokens: int,
         window_idle: timedelta,
         agent_prompt: str,
@@ -129,6 +132,7 @@ class Memory:
         self._embedders = embedders
         self._models = models
         self._weights = weights
+        self._reranking = reranking
         self._window_tokens = window_tokens
         self._window_idle = window_idle
         self._agent_prompt = agent_prompt
@@ -178,8 +182,23 @@ class Memory:
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
         meaning, lags = await self._meaning(scope, question.query)
+        if self._reranking is not None:
+            found, failed = await self._reranked(scope, question, meaning, self._reranking)
+            return Answer(scope, question, found, (*lags, *failed))
         found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
         return Answer(scope, question, found, tuple(lags))
+
+    async def _reranked(
+        self, scope: Scope, question: Question, meaning: Meaning | None, reranking: Reranking
+    ) -> tuple[Found, list[Lag]]:
+        """A page of what is found after the reranker has had its say."""
+        wide = rerankers.wide(question)
+        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, wide, meaning, self._weights))
+        texts = [episodic.voiced(hit.episode, episodic.spoken(hit.episode)) for hit in found.hits]
+        hits, failed = await reranking.of(question.query, found.hits, texts)
+        shown, more = rerankers.page(hits, question)
+        shown = await self.store.read(scope, lambda tx: retrieval.expanded(tx, shown, question, found.upto))
+        return Found(tuple(shown), more or found.more, found.upto), failed
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""

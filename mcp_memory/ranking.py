@@ -42,15 +42,22 @@ class Weights:
     """The share of its score that an episode loses where all of it is questions: an answer tells."""
     recency: float = 0.05
     """For the newest candidate; falls with age."""
+    importance: float = 0.1
+    """The share of its score that an episode gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
+    role: float = 0.05
+    """The share of its score that an episode loses where it is not the user's own word."""
     newer: float = 0.5
     """How much of an older hit's score a newer one about the same may lack and still go before it; 0 for never."""
+    min_score: float = 0.0
+    """What scores less is left out."""
     width: int = 100
     """How many of each list are compared; the last of them counts nothing."""
 
     @property
     def most(self) -> float:
         """The highest score that there can be, for scores in [0, 1]."""
-        return (1 + TRACE) * (1 + self.previous + self.before_previous + self.next) + self.speaker + self.recency
+        lent = (1 + TRACE) * (1 + self.previous + self.before_previous + self.next)
+        return lent * (1 + self.importance) + self.speaker + self.recency
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,11 @@ class Scored:
             at = np.flatnonzero(self.scores >= least)
         at = at[np.lexsort((-self.seqs[at], -self.scores[at]))][:count]
         return Scored(self.seqs[at], self.scores[at])
+
+    def least(self, score: float) -> Scored:
+        """Those with at least this score."""
+        kept = self.scores >= score
+        return self if kept.all() else Scored(self.seqs[kept], self.scores[kept])
 
 
 NOTHING = Scored(np.empty(0, np.int64), np.empty(0, np.float64))

@@ -23,7 +23,7 @@ from mcp_memory import likeness, ranking, text, updates
 from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
 from mcp_memory.ranking import Ranking, Scored, Weights, Worded
-from mcp_memory.types import Hit, Question, Scope
+from mcp_memory.types import Hit, Question, Scope, Sighting
 from mcp_memory.workers import Worker
 
 POOL = 100
@@ -148,7 +148,7 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     candidates = _weighed(tx, candidates, question.query, weights)
     candidates = _updated(tx, candidates, question.query, meaning, worded, weights)
     ranked = candidates.scored.best(reach + POOL)
-    ranked = Scored(ranked.seqs, ranked.scores / weights.most)
+    ranked = Scored(ranked.seqs, ranked.scores / weights.most).least(weights.min_score)
     if question.after is not None:
         ranked = _beyond(ranked, *question.after)
 
@@ -219,16 +219,32 @@ def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> Ranki
     seen = tx.log.sightings(pool)
     if gone := [seq for seq in pool if seq not in seen]:  # vectors kept in memory whose episodes have gone
         candidates = candidates.only(~np.isin(candidates.seqs, np.array(gone, np.int64)))
+    candidates = _shifted(candidates, seen, weights)
     asked = set(text.words(query))
-    speakers = {speaker for speaker, _ in seen.values() if speaker}
+    speakers = {sighting.speaker for sighting in seen.values() if sighting.speaker}
     named = [speaker for speaker in speakers if (words := text.words(speaker)) and asked.issuperset(words)]
     if weights.speaker and len(named) == 1:
-        spoken = np.array([seq for seq, (speaker, _) in seen.items() if speaker == named[0]], np.int64)
+        spoken = np.array([seq for seq, sighting in seen.items() if sighting.speaker == named[0]], np.int64)
         candidates = candidates.plus("speaker", spoken, np.full(len(spoken), weights.speaker))
     if weights.recency and seen:
-        newest = max(occurred_at for _, occurred_at in seen.values())
-        days = np.array([(newest - occurred_at).total_seconds() / 86_400 for _, occurred_at in seen.values()])
+        said_at = [sighting.occurred_at for sighting in seen.values()]
+        newest = max(said_at)
+        days = np.array([(newest - moment).total_seconds() / 86_400 for moment in said_at])
         candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
+    return candidates
+
+
+def _shifted(candidates: Ranking, seen: Mapping[int, Sighting], weights: Weights) -> Ranking:
+    """With what is known of an episode itself, as shares of its score: how important it was called, and whether it is the
+    user's own word."""
+    seqs = np.array(sorted(seen), np.int64)
+    at = np.searchsorted(candidates.seqs, seqs)
+    for signal, weight, share in (
+        ("importance", weights.importance, [2 * seen[seq].importance - 1 for seq in seqs.tolist()]),
+        ("role", weights.role, [-float(seen[seq].role != "user") for seq in seqs.tolist()]),
+    ):
+        if weight and any(share):
+            candidates = candidates.plus(signal, seqs, weight * np.array(share) * candidates.scored.scores[at])
     return candidates
 
 
@@ -243,8 +259,11 @@ def _updated(
     seen = tx.log.sightings(seqs)
     cosines = tx.vectors(meaning.embedder).likeness(seqs)
     alike = np.maximum(0, cosines - meaning.floor) / max(1e-6, 1 - meaning.floor)
-    same = updates.about_the_same(alike, worded.shared(first.seqs), [seen[seq][0] for seq in seqs])
-    order = updates.newer_first(first.scores, [seen[seq][1].timestamp() for seq in seqs], same, weights.newer)
+    same = updates.about_the_same(
+        alike, worded.shared(first.seqs), [(seen[seq].speaker, seen[seq].role) for seq in seqs]
+    )
+    moments = [seen[seq].occurred_at.timestamp() for seq in seqs]
+    order = updates.newer_first(first.scores, moments, same, weights.newer)
     gained = first.scores - first.scores[order]
     moved = np.flatnonzero(gained)
     return candidates.plus("newer", first.seqs[order][moved], gained[moved]) if len(moved) else candidates
@@ -254,6 +273,12 @@ def _beyond(ranked: Scored, score: float, seq: int) -> Scored:
     """What comes after the episode at `seq`, which had this score."""
     kept = (ranked.scores < score) | ((ranked.scores == score) & (ranked.seqs < seq))
     return Scored(ranked.seqs[kept], ranked.scores[kept])
+
+
+def expanded(tx: Tx, hits: list[Hit], question: Question, upto: int) -> list[Hit]:
+    """Hits with as many of their neighbours as the question wants, within its selection."""
+    within = tx.log.matching(question.selection)
+    return _expanded(tx, hits, question.expand, None if within is None else set(within), upto)
 
 
 def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | None, upto: int) -> list[Hit]:

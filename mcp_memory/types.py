@@ -91,6 +91,16 @@ class Episode:
         return self.speaker or self.role
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a ranking wants to know of an episode. `speaker` is "" for the user or the assistant."""
+
+    speaker: str
+    role: Role
+    occurred_at: datetime
+    importance: float
+
+
 SILENCE = timedelta(minutes=30)
 """The unnamed session of a user is cut where nothing was said for longer than this."""
 

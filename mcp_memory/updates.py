@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from mcp_memory.ranking import Values
 
-COMPARED = 10
-"""Hits among which the newer goes before the older: the first page."""
+COMPARED = 8
+"""Hits among which the newer goes before the older: what is read first. With more of them more was moved than put
+right."""
 
 ALIKE = 0.28
 """Likeness of meaning, on the embedder's calibrated scale, from which two statements may be about the same thing..."""
@@ -31,11 +32,14 @@ def matter(query: str) -> bool:
     return _WHEN.search(query) is None
 
 
-def about_the_same(likeness: npt.NDArray[np.float32], shared: Values, speakers: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """For each pair of hits, whether one of them may bring the other up to date: both by one speaker, alike in meaning
+def about_the_same(
+    likeness: npt.NDArray[np.float32], shared: Values, voices: Sequence[Hashable]
+) -> npt.NDArray[np.bool_]:
+    """For each pair of hits, whether one of them may bring the other up to date: both of one voice, alike in meaning
     and in what they hold of the query's words. `likeness` is calibrated."""
-    voices = np.array(speakers, dtype=object)
-    same: npt.NDArray[np.bool_] = (likeness >= ALIKE) & (shared >= SHARED) & (voices[:, None] == voices[None, :])
+    numbers: dict[Hashable, int] = {}
+    heard = np.array([numbers.setdefault(voice, len(numbers)) for voice in voices])
+    same: npt.NDArray[np.bool_] = (likeness >= ALIKE) & (shared >= SHARED) & (heard[:, None] == heard[None, :])
     return same
 
 

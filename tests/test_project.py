@@ -21,7 +21,7 @@ LAYERS = [
     {"types", "protocols", "errors"},
     {
         "filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading", "commands", "classification",
-        "likeness", "questions", "tokens", "updates", "workers",
+        "likeness", "questions", "rerankers", "tokens", "updates", "workers",
     },
     {"store"},
     {"views"},

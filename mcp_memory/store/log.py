@@ -22,6 +22,7 @@ from mcp_memory.types import (
     EpisodeClass,
     Message,
     Selection,
+    Sighting,
     Stored,
 )
 
@@ -267,16 +268,20 @@ class Log:
             self._seen |= {row[0]: _episode(row) for row in rows}
         return [self._seen[seq] for seq in wanted if seq in self._seen]
 
-    def sightings(self, seqs: Sequence[int]) -> dict[int, tuple[str, datetime]]:
-        """Who said each of these, "" for the user, and when."""
+    def sightings(self, seqs: Sequence[int]) -> dict[int, Sighting]:
+        """Who said each of these, and when."""
         rows = self._db.rows(
-            "SELECT seq, voice, occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value WHERE scope = ?",
+            "SELECT seq, voice, role, occurred_at, importance FROM json_each(?) j CROSS JOIN episodes ON seq = j.value "
+            "WHERE scope = ?",
             (json.dumps(seqs), self._scope),
         )
-        one_of_each = {voice: seq for seq, voice, _ in rows}  # voices are few; their names stand in the texts
+        one_of_each = {voice: seq for seq, voice, *_ in rows}  # voices are few; their names stand in the texts
         speakers = {episode.seq: episode.speaker for episode in self.at(one_of_each.values())}
         names = {voice: speakers[seq] for voice, seq in one_of_each.items()}
-        return {seq: (names[voice], moment(occurred_at)) for seq, voice, occurred_at in rows}
+        return {
+            seq: Sighting(names[voice], role, moment(occurred_at), importance)
+            for seq, voice, role, occurred_at, importance in rows
+        }
 
     def speakers(self, names: Sequence[str]) -> list[str]:
         """Those of these names under which somebody speaks in the scope."""
