@@ -41,6 +41,7 @@ from mcp_memory.types import (
     Decision,
     Episode,
     Feature,
+    Hit,
     Lag,
     Message,
     Question,
@@ -194,10 +195,16 @@ class Memory:
         """A page of what is found after the reranker has had its say."""
         wide = rerankers.wide(question)
         found = await self.store.read(scope, lambda tx: retrieval.recall(tx, wide, meaning, self._weights))
-        texts = [episodic.voiced(hit.episode, episodic.spoken(hit.episode)) for hit in found.hits]
-        hits, failed = await reranking.of(question.query, found.hits, texts)
-        shown, more = rerankers.page(hits, question)
-        shown = await self.store.read(scope, lambda tx: retrieval.expanded(tx, shown, question, found.upto))
+        first, rest = found.hits[: rerankers.RERANKED], found.hits[rerankers.RERANKED :]
+        texts = [episodic.voiced(hit.episode, episodic.spoken(hit.episode)) for hit in first]
+        scores, failed = await reranking.scores(question.query, texts)
+
+        def page(tx: Tx) -> tuple[list[Hit], bool]:
+            judged = retrieval.judged(tx, first, scores, found.upto, self._weights) if scores else first
+            shown, more = rerankers.page([*judged, *rest], question)
+            return retrieval.expanded(tx, shown, question, found.upto), more
+
+        shown, more = await self.store.read(scope, page)
         return Found(tuple(shown), more or found.more, found.upto), failed
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:

@@ -48,6 +48,8 @@ class Weights:
     """The share of its score that an episode loses where it is not the user's own word."""
     newer: float = 0.5
     """How much of an older hit's score a newer one about the same may lack and still go before it; 0 for never."""
+    reranker: float = 2.0
+    """How much a reranker's judgement counts against the order that it was given."""
     min_score: float = 0.0
     """What scores less is left out."""
     width: int = 100

@@ -1,4 +1,4 @@
-"""A second look at the first hits: rerankers that need no model, and how their scores become an order.
+"""A second look at the first hits: rerankers that need no model, and how one is asked.
 
 The others are providers (`providers/reranking.py`). A reranker gets the texts in the order in which they were found.
 """
@@ -12,8 +12,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-
-import numpy as np
 
 from mcp_memory import text
 from mcp_memory.errors import ProviderError
@@ -78,24 +76,6 @@ OWN: Mapping[str, Callable[[], Reranker]] = {"bm25": Bm25Reranker, "rrf": RrfRer
 """Rerankers that need neither a model nor a service."""
 
 
-def reordered(hits: Sequence[Hit], scores: Sequence[float]) -> list[Hit]:
-    """The hits by a reranker's scores. A place keeps its score, so that scores fall and mean what they did; what a hit won
-    or lost by its new place stands in `why`.
-
-    Raises ProviderError where there is not one finite score for each hit.
-    """
-    judged = np.asarray(scores, np.float64)
-    if judged.shape != (len(hits),) or not np.isfinite(judged).all():
-        raise ProviderError(f"the reranker gave {judged.size} scores for {len(hits)} texts, or none that is a number")
-    order = np.argsort(-judged, kind="stable")
-    moved = []
-    for place, at in enumerate(order.tolist()):
-        hit, score = hits[at], hits[place].score
-        why = hit.why if score == hit.score else {**hit.why, "reranker": score - hit.score}
-        moved.append(replace(hit, score=score, why=why))
-    return moved
-
-
 class Reranking:
     """A reranker in a thread of its own, with its late answers."""
 
@@ -104,13 +84,11 @@ class Reranking:
         self._worker = worker
         self._late: OrderedDict[tuple[str, ...], list[float]] = OrderedDict()
 
-    async def of(self, query: str, hits: Sequence[Hit], texts: Sequence[str]) -> tuple[list[Hit], list[Lag]]:
-        """The hits, the first `RERANKED` of them in a new order; `texts` are theirs. Where the reranker fails or is too
-        slow, the order that was and what the answer says about it."""
-        shown = [text.shorten(said, _TEXT_TOKENS) for said in texts[:RERANKED]]
+    async def scores(self, query: str, texts: Sequence[str]) -> tuple[list[float], list[Lag]]:
+        """A score for each text. Where the reranker fails or is too slow: none, and what the answer says about it."""
+        shown = [text.shorten(said, _TEXT_TOKENS) for said in texts]
         try:
-            scores = await asyncio.wait_for(self._scores(query, shown), _WAIT_SECONDS)
-            return [*reordered(hits[:RERANKED], scores), *hits[RERANKED:]], []
+            return await asyncio.wait_for(self._scores(query, shown), _WAIT_SECONDS), []
         except ProviderError as error:
             reason = str(error)
         except TimeoutError:
@@ -118,12 +96,15 @@ class Reranking:
         except Exception as error:  # another distribution's reranker may raise anything: the search has its answer
             log.exception("the reranker %s failed", self._reranker.name)
             reason = f"{type(error).__name__}, see the server's log"
-        return list(hits), [Lag(f"reranker/{self._reranker.name}", 0, reason)]
+        return [], [Lag(f"reranker/{self._reranker.name}", 0, reason)]
 
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
         key = (query, *texts)
         if key not in self._late:
-            self._late[key] = await self._worker.run(partial(self._reranker.rerank, query, texts)) if texts else []
+            scores = await self._worker.run(partial(self._reranker.rerank, query, texts)) if texts else []
+            if len(scores) != len(texts) or not all(map(math.isfinite, scores)):
+                raise ProviderError(f"{len(scores)} scores for {len(texts)} texts, or none that is a number")
+            self._late[key] = scores
             while len(self._late) > _CACHED:
                 self._late.popitem(last=False)
         return self._late[key]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mcp_memory import likeness, ranking, text, updates
 from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.ranking import Ranking, Scored, Weights, Worded
+from mcp_memory.ranking import Ranking, Scored, Values, Weights, Worded
 from mcp_memory.types import Hit, Question, Scope, Sighting
 from mcp_memory.workers import Worker
 
@@ -273,6 +273,36 @@ def _beyond(ranked: Scored, score: float, seq: int) -> Scored:
     """What comes after the episode at `seq`, which had this score."""
     kept = (ranked.scores < score) | ((ranked.scores == score) & (ranked.seqs < seq))
     return Scored(ranked.seqs[kept], ranked.scores[kept])
+
+
+def judged(tx: Tx, hits: Sequence[Hit], scores: Sequence[float], upto: int, weights: Weights) -> list[Hit]:
+    """Hits in a new order, by the scores of a reranker beside their own. It judged every text by itself: so neighbours
+    lend each other a part of its judgement too, and a named speaker counts again.
+
+    A place keeps its score, so that scores fall and mean what they did; what a hit won or lost by its new place stands in
+    `why`.
+    """
+    seqs = np.array([hit.episode.seq for hit in hits], np.int64)
+    by_position = np.argsort(seqs)
+    fresh = Ranking(seqs[by_position], {"reranker": _spread(scores)[by_position]})
+    previous, following = tx.log.neighbours(seqs.tolist(), upto, APART)
+    lent = ranking.smooth(fresh, fresh.scored, previous, following, weights)
+    opinion = lent.scored.scores[np.searchsorted(lent.seqs, seqs)]
+    named = np.array([weights.speaker if "speaker" in hit.why else 0.0 for hit in hits])
+    order = np.argsort(-(_spread([hit.score for hit in hits]) + weights.reranker * (opinion + named)), kind="stable")
+    moved = []
+    for place, at in enumerate(order.tolist()):
+        hit, score = hits[at], hits[place].score
+        why = hit.why if score == hit.score else {**hit.why, "reranker": score - hit.score}
+        moved.append(replace(hit, score=score, why=why))
+    return moved
+
+
+def _spread(scores: Sequence[float]) -> Values:
+    """Over [0, 1]."""
+    given = np.asarray(scores, np.float64)
+    spread: Values = (given - given.min()) / ((given.max() - given.min()) or 1.0)
+    return spread
 
 
 def expanded(tx: Tx, hits: list[Hit], question: Question, upto: int) -> list[Hit]:

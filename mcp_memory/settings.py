@@ -46,6 +46,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of its score that a memory loses where it is not the user's own word."""
     newer: float = Field(default=0.5, ge=0, le=1)
     """How much of an older memory's score a newer one about the same may lack and still go before it; 0 for never."""
+    reranker: float = Field(default=2.0, ge=0)
+    """How much a reranker's judgement counts against the order that it was given."""
     min_score: float = Field(default=0.0, ge=0, le=1)
     """What scores less is left out of every answer."""
 

@@ -56,7 +56,7 @@ class Broken(Backwards):
 
 async def parcels(memory: Memory, scope: Scope, count: int) -> None:
     messages = [
-        Message(f"parcel {i} on shelf {'blue ' * (i % 4)}", session_id=f"s{i % 5}", speaker="Ann",
+        Message(f"parcel {i} on shelf {'blue ' * (i % 4)}", session_id=f"s{i}", speaker="Ann",
                 occurred_at=DAY + timedelta(minutes=i))
         for i in range(count)
     ]  # fmt: skip
@@ -77,7 +77,9 @@ async def test_a_reranker_orders_what_was_found_and_says_so(opening: Opening, sc
     backwards = Backwards()
     async with opening(reranker=backwards) as memory:
         answer = await memory.search(scope, QUESTION)
-        assert ids(answer.found.hits) == ids(before.found.hits)[::-1]
+        assert sorted(ids(answer.found.hits)) == sorted(ids(before.found.hits))
+        assert ids(answer.found.hits)[0] == ids(before.found.hits)[-1]
+        assert ids(answer.found.hits)[-1] == ids(before.found.hits)[0]
         assert [hit.score for hit in answer.found.hits] == [hit.score for hit in before.found.hits]
         assert answer.found.hits[0].why["reranker"] > 0
         assert answer.found.hits[-1].why["reranker"] < 0
@@ -86,7 +88,7 @@ async def test_a_reranker_orders_what_was_found_and_says_so(opening: Opening, sc
         assert query == QUESTION.query
         assert all(said.startswith("Ann: parcel") for said in texts)
         around = await memory.search(scope, Question("parcel on the blue shelf", limit=2, expand=3))
-        assert any(hit.around for hit in around.found.hits)
+        assert all(not hit.around for hit in around.found.hits)  # each stands in a session of its own
 
 
 async def test_pages_of_reranked_hits_hold_every_hit_once(opening: Opening, scope: Scope) -> None:
@@ -126,6 +128,30 @@ async def test_a_failing_reranker_leaves_the_order_and_says_so(opening: Opening,
     assert ids(answer.found.hits) == ids(before.found.hits)
     assert [lag.view for lag in answer.lags] == ["reranker/test:backwards"]
     assert answer.lags[0].reason
+
+
+class Finds:
+    """Thinks highly of one text."""
+
+    name = "test:finds"
+
+    def __init__(self, sought: str) -> None:
+        self._sought = sought
+
+    def load(self) -> None:
+        pass
+
+    def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        return [float(self._sought in said) for said in texts]
+
+
+async def test_what_follows_a_text_that_is_thought_highly_of_rises_with_it(opening: Opening, scope: Scope) -> None:
+    said = ["parcel in the hall", "Do you know where the parcel is?", "It is the blue parcel", "parcel on the stairs"]
+    async with opening(reranker=Finds("where the")) as memory:
+        await memory.add(scope, [Message(line, session_id="ab"[i in (1, 2)], occurred_at=DAY + timedelta(minutes=i))
+                                 for i, line in enumerate(said)])  # fmt: skip
+        answer = await memory.search(scope, Question("parcel", limit=2, expand=3))
+    assert [hit.episode.content for hit in answer.found.hits] == said[1:3]
 
 
 async def test_nothing_found_needs_no_reranker(opening: Opening, scope: Scope) -> None:
