@@ -219,11 +219,11 @@ class Memory:
                 try:
                     view = VectorsView(self._embedders.named(former), self._embedders.worker)
                     await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",), also=[view])
-                    return await self._embedders.meaning(query, former, told), lags
+                    return await self._embedders.meaning(query, former, told, self._weights.told), lags
                 except (ProviderError, SettingsError) as error:
                     log.info("the former embedder %s cannot serve any more: %s", former, error)
         try:
-            return await self._embedders.meaning(query, current, told), lags
+            return await self._embedders.meaning(query, current, told, self._weights.told), lags
         except ProviderError as error:
             return None, [*lags, Lag(f"vectors/{current}", 0, str(error))]
 

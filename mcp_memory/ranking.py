@@ -30,6 +30,8 @@ class Weights:
     """The share of words against meaning where no episode holds any of the query's words..."""
     words_most: float = 0.7
     """...and where one holds all of them; in proportion between."""
+    told: float = 1.0
+    """How much the query as its answer would put it counts beside the query as it stands, where meaning is compared."""
     previous: float = 0.3
     """What an episode gets of the score of the one before it in its session..."""
     before_previous: float = 0.1

@@ -88,19 +88,20 @@ class Embedders:
     async def warm(self) -> None:
         await self.worker.run(self.current.load)
 
-    async def meaning(self, query: str, name: str, told: str = "") -> Meaning:
-        """The query as the embedder of that name sees it; with `told`, another form of it, what lies between the two.
+    async def meaning(self, query: str, name: str, told: str = "", weight: float = 1.0) -> Meaning:
+        """The query as the embedder of that name sees it; with `told`, another form of it, what lies between the two, by
+        that form's weight.
 
         Raises ProviderError where the embedder cannot answer.
         """
-        forms = list(dict.fromkeys([query, told or query]))
+        forms = list(dict.fromkeys([query, told or query]))[: 2 if weight else 1]
         key = (name, *forms)
         if key not in self._meanings:
             embedder = self.named(name)
 
             def embed() -> Meaning:
                 vectors = embedder.embed(forms, "query")
-                between = vectors.sum(axis=0)
+                between = vectors[0] + (weight * vectors[1] if len(forms) > 1 else 0)
                 length = np.linalg.norm(between)
                 return Meaning(name, between / length if length else vectors[0], embedder.floor)
 

@@ -18,6 +18,7 @@ from mcp_memory import filters
 from mcp_memory.errors import InvalidCursor, InvalidInput
 from mcp_memory.memory import Answer, Memory
 from mcp_memory.retrieval import Question
+from mcp_memory.settings import Settings
 from mcp_memory.testing import Clock
 from mcp_memory.types import Message, Scope, Selection
 
@@ -174,6 +175,41 @@ async def test_of_two_statements_about_the_same_the_newer_comes_first(memory: Me
     answer = await memory.search(scope, Question("When did Ann own bikes?", expand=0))
     assert said(answer)[0] == "I own three red bikes, bikes I love, three bikes"
     assert all("newer" not in hit.why for hit in answer.found.hits)
+
+
+@pytest.mark.parametrize(
+    ("signal", "query"),
+    [("speaker", "What did Ann buy?"), ("recency", "boat"), ("asking", "which boat"), ("role", "boat"),
+     ("importance", "boat")],
+)  # fmt: skip
+async def test_every_signal_can_be_switched_off(
+    opening: Opening, settings: Settings, scope: Scope, signal: str, query: str
+) -> None:
+    weighed = settings.model_copy(update={"weights": settings.weights.model_copy(update={signal: 0.0})})
+    said_ = [
+        turn(0, "Ann bought a boat", "a", speaker="Ann", importance=0.9),
+        turn(9, "which boat?", "b", role="assistant"),
+        turn(5, "my boat", "c"),
+    ]
+    async with opening() as memory:
+        await memory.add(scope, said_)
+        hits = (await memory.search(scope, Question(query))).found.hits
+        assert any(hit.why.get(signal) for hit in hits)
+    async with opening(settings=weighed) as memory:
+        hits = (await memory.search(scope, Question(query))).found.hits
+        assert hits
+        assert not any(signal in hit.why for hit in hits)
+
+
+async def test_what_scores_too_little_is_left_out(opening: Opening, settings: Settings, scope: Scope) -> None:
+    async with opening() as memory:
+        await memory.add(scope, [turn(0, "the tide table", "a"), turn(0, "a table", "b"), turn(0, "the tide", "c")])
+        hits = (await memory.search(scope, Question("tide table", expand=0))).found.hits
+    least = settings.weights.model_copy(update={"min_score": hits[0].score - 0.001})
+    async with opening(settings=settings.model_copy(update={"weights": least})) as memory:
+        answer = await memory.search(scope, Question("tide table", expand=0))
+        assert said(answer) == ["the tide table"]
+        assert answer.next() == ""
 
 
 async def test_scores_fall_and_lie_between_0_and_1(memory: Memory, scope: Scope) -> None:
