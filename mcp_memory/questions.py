@@ -22,25 +22,26 @@ PARTICLES = frozenset("的了吗呢吧啊呀嘛嗯哦哎唉哈你我他她它们
 """Chinese characters that carry no subject by themselves: pronouns, particles, what asks."""
 
 _TOKENS_READ = 60  # of a query; who asks in more words says enough without its names
-_LONGEST_NAME = 3  # words, or characters beyond the first of a Chinese name
+_LONGEST_NAME = 2  # words
+_LONGEST_CHINESE_NAME = 4  # characters
 _TOKEN = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 _ASKED = re.compile(r"[?？][\"'”’」』)\]]*$")
 
 
 def names(query: str) -> list[str]:
-    """Whatever in a query could be the name of a speaker, as it may be written: words and short rows of words, as they
+    """Whatever in a query could be the name of a speaker, as it may be written: words and pairs of words, as they
     stand and with capitals; in Chinese every run of two to four characters."""
     tokens = _TOKEN.findall(query)[:_TOKENS_READ]
     found: dict[str, None] = {}
     for at, token in enumerate(tokens):
         if text.is_cjk(token):
             for start in range(min(len(token), _TOKENS_READ)):
-                for length in range(2, _LONGEST_NAME + 2):
+                for length in range(2, _LONGEST_CHINESE_NAME + 1):
                     found[token[start : start + length]] = None
             continue
         for length in range(1, _LONGEST_NAME + 1):
             row = tokens[at : at + length]
-            if len(row) == length and not {row[0].lower(), row[-1].lower()} & text.STOP_WORDS:
+            if len(row) == length and not any(word.lower() in text.STOP_WORDS for word in row):
                 found |= dict.fromkeys((" ".join(row), " ".join(row).title()))
     return list(found)
 

@@ -122,12 +122,23 @@ class Ranking:
 
     def plus(self, signal: str, seqs: Positions, amounts: Values) -> Ranking:
         """With a further signal, whose episodes may be new candidates; amounts for the same one add up."""
+        if _among(self.seqs, seqs).all():
+            return Ranking(self.seqs, {**self.signals, signal: _placed(self.seqs, seqs, amounts)})
         joined = np.union1d(self.seqs, seqs)
         signals = {name: _placed(joined, self.seqs, values) for name, values in self.signals.items()}
         return Ranking(joined, signals | {signal: _placed(joined, seqs, amounts)})
 
     def only(self, kept: npt.NDArray[np.bool_]) -> Ranking:
         return Ranking(self.seqs[kept], {name: values[kept] for name, values in self.signals.items()})
+
+
+def _among(known: Positions, seqs: Positions) -> npt.NDArray[np.bool_]:
+    """Which of these positions are among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(seqs), np.bool_)
+    at = np.minimum(np.searchsorted(known, seqs), len(known) - 1)
+    found: npt.NDArray[np.bool_] = known[at] == seqs
+    return found
 
 
 def _placed(joined: Positions, seqs: Positions, values: Values) -> Values:
@@ -152,7 +163,7 @@ class Worded:
         """For each pair of these episodes, how much of the words that either holds both of them hold, by rarity."""
         if not self.postings:
             return np.zeros((len(seqs), len(seqs)))
-        held = np.array([np.isin(seqs, posting.seqs) for posting in self.postings], np.float64)
+        held = np.array([_among(posting.seqs, seqs) for posting in self.postings], np.float64)
         both = (held.T * np.array(self.rarity)) @ held
         either = both.diagonal()[:, None] + both.diagonal()[None, :] - both
         shares: Values = both / np.where(either == 0, 1, either)

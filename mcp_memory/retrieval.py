@@ -146,8 +146,8 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
     candidates = _telling(tx, candidates, weights)
-    candidates = _weighed(tx, candidates, question.query, weights)
-    candidates = _updated(tx, candidates, question.query, meaning, worded, weights)
+    candidates, seen = _weighed(tx, candidates, question.query, weights)
+    candidates = _updated(tx, candidates, question.query, meaning, worded, seen, weights)
     ranked = candidates.scored.best(reach + POOL)
     ranked = Scored(ranked.seqs, ranked.scores / weights.most).least(weights.min_score)
     if question.after is not None:
@@ -213,7 +213,7 @@ def _telling(tx: Tx, candidates: Ranking, weights: Weights) -> Ranking:
     return candidates.plus("asking", candidates.seqs, lost)
 
 
-def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> Ranking:
+def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> tuple[Ranking, dict[int, Sighting]]:
     """With the signals that stand in the best episodes themselves: a speaker whom the query names, and the age. Whatever
     has no episode any more is left out."""
     pool = candidates.scored.best(POOL).seqs.tolist()
@@ -232,7 +232,7 @@ def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights) -> Ranki
         newest = max(said_at)
         days = np.array([(newest - moment).total_seconds() / 86_400 for moment in said_at])
         candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
-    return candidates
+    return candidates, seen
 
 
 def _shifted(candidates: Ranking, seen: Mapping[int, Sighting], weights: Weights) -> Ranking:
@@ -250,14 +250,20 @@ def _shifted(candidates: Ranking, seen: Mapping[int, Sighting], weights: Weights
 
 
 def _updated(
-    tx: Tx, candidates: Ranking, query: str, meaning: Meaning | None, worded: Worded, weights: Weights
+    tx: Tx,
+    candidates: Ranking,
+    query: str,
+    meaning: Meaning | None,
+    worded: Worded,
+    seen: Mapping[int, Sighting],
+    weights: Weights,
 ) -> Ranking:
     """With the newer of two statements about the same before the older, among the first hits; they change scores."""
     first = candidates.scored.best(updates.COMPARED)
     if not weights.newer or meaning is None or len(first) < 2 or not updates.matter(query):
         return candidates
     seqs = first.seqs.tolist()
-    seen = tx.log.sightings(seqs)
+    seen = {**seen, **tx.log.sightings(unseen)} if (unseen := [seq for seq in seqs if seq not in seen]) else seen
     cosines = tx.vectors(meaning.embedder).likeness(seqs)
     alike = np.maximum(0, cosines - meaning.floor) / max(1e-6, 1 - meaning.floor)
     same = updates.about_the_same(

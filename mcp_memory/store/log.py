@@ -285,7 +285,7 @@ class Log:
 
     def speakers(self, names: Sequence[str]) -> list[str]:
         """Those of these names under which somebody speaks in the scope."""
-        hashed = {self._keys.of("value", f"s:{name}"): name for name in names}
+        hashed = {self._keys.often("value", f"s:{name}"): name for name in names}
         rows = self._db.rows(
             "SELECT j.value FROM json_each(?) j WHERE EXISTS "
             "(SELECT 1 FROM labels WHERE scope = ? AND field = ? AND value = j.value)",
