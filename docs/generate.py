@@ -10,7 +10,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from mcp_memory import settings
+from mcp_memory import fields, filters, settings
 from mcp_memory.server import INSTRUCTIONS, build_server
 
 HERE = Path(__file__).parent
@@ -54,19 +54,51 @@ REST = """
 
 `recall(question)`, `distill`, `review_profile`.
 
-## Filters
-
-`field = value`, `field != value`, `field IN (value, ...)`, joined by `AND`. Values are `'text'` or `"text"` (a doubled quote inside is the
-quote), numbers, `true` and `false`; a number is never equal to a text. System fields: `id`, `role`, `speaker`, `agent_id`, `session_id`,
-`produced_for`, `kind`, `importance`, `category`, `tags`; every other name is one of your `metadata`, also written `metadata.name`. A memory
-without the field satisfies neither `=` nor `!=`. A name that no memory of the user has is an error.
-
+{filters}
 ## Instructions
 
 What the server tells a client when it connects:
 
 ```
 {instructions}
+```
+"""
+
+FILTERS = """## Filters
+
+```
+filter     = condition | filter AND filter | filter OR filter | NOT filter | ( filter )
+condition  = field = value                      (or !=, <, <=, >, >=)
+           | field [NOT] IN (value, ...)
+           | field [NOT] LIKE 'pattern'
+           | field IS [NOT] NULL
+value      = 'text' | "text" | 3 | -0.5 | true | false | date('2026-05-01') | date('2026-05-01T14:30+02:00')
+```
+
+NOT binds closest, then AND, then OR. Words are read in any case (`and`, `True`, `DATE(...)`); at most {characters} characters,
+{conditions} conditions, {list} values in a list, {depth} parentheses and NOTs inside each other. Anything else is an error that
+shows the place and says what could stand there.
+
+- **Fields.** Of the system: {fields}; `tags` and `entities` are lists. Every other name is one of your `metadata`, also written
+  `metadata.name`, which is the way to one that the system has too. `metadata.a.b` is the key `b` of the object `a` (up to {parts} names),
+  or a key that is itself called `a.b`. A name that no memory of the user has is an error.
+- **Texts.** A doubled quote inside is the quote, and so is one after a backslash; `\\\\` is a backslash; before anything else a backslash is
+  itself. Case counts, in order (by code points) and in patterns too.
+- **Types.** 3 equals 3.0, but neither '3' nor true. In your own fields, values of two types are unequal and in no order; with a field of
+  the system such a comparison is an error, and so is any order of `true` and `false` or of ids.
+- **Absent fields.** A field that a memory does not have, or that is empty (null, '', [], {{}}), satisfies no comparison (neither `!=`,
+  `NOT IN` nor `NOT LIKE`), and `NOT` before a condition is true wherever that condition is false: `area != 'food'` keeps what has another
+  area, `NOT area = 'food'` also what has none.
+- **Lists** satisfy a condition when one of their elements does, and `!=`, `NOT IN`, `NOT LIKE` when no element is or fits the value.
+- **Patterns.** `%` is any text, `_` one character; `\\%` and `\\_` are the characters themselves.
+- **Dates.** A date alone is its whole day in the configured time zone: what was said on it equals it, and is neither before nor after.
+  `occurred_at`, `created_at` and `expires_at` are times, and are also compared with a date in quotes; in your own fields, `date(...)` is
+  compared with texts such as 2026-05-01 or 2026-05-01T14:30Z, and what names no time is unequal and in no order.
+
+```
+role = 'user' AND topic IN ('food', 'travel')
+metadata.trip.city LIKE 'San %' AND NOT (rank > 3 OR archived = true)
+occurred_at >= date('2026-05-01') AND occurred_at < date('2026-06-01') AND tags != 'draft'
 ```
 """
 
@@ -80,7 +112,18 @@ def tools() -> str:
             f"| `{name}` | `{_shown(schema.get('default'))}` | {schema['description'].replace('|', '/')} |\n"
             for name, schema in tool.parameters["properties"].items()
         ]
-    return "".join(parts) + REST.replace("{instructions}", INSTRUCTIONS)
+    return "".join(parts) + REST.replace("{filters}", _filters()).replace("{instructions}", INSTRUCTIONS)
+
+
+def _filters() -> str:
+    return FILTERS.format(
+        characters=f"{filters.MAX_CHARACTERS:,}",
+        conditions=filters.MAX_CONDITIONS,
+        list=filters.MAX_LIST,
+        depth=filters.MAX_DEPTH,
+        parts=fields.MAX_PARTS,
+        fields=", ".join(f"`{field}`" for field in fields.FIELD_TYPES),
+    )
 
 
 def configuration() -> str:

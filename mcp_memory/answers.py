@@ -73,7 +73,9 @@ def added(answer: Added) -> Reply:
 def found(answer: Answer, facts: Sequence[tuple[Feature, float]], max_tokens: int) -> Reply:
     """The hits of a search, the best first or, where the question wants it, the oldest; facts stand among them by score."""
     sought = text.query_words(answer.question.query)
-    budget = _Budget(max_tokens, _lag_lines(answer.lags))
+    about = [*_trail_lines(answer), *_lag_lines(answer.lags)]
+    carried = answer.next(1) if answer.question.rewrites and answer.found.hits else ""  # a long cursor
+    budget = _Budget(max_tokens, [*about, carried])
     shown_hits: list[tuple[Hit, str, Data]] = []
     shown_facts: list[tuple[str, Data]] = []
     cut = False
@@ -105,7 +107,37 @@ def found(answer: Answer, facts: Sequence[tuple[Feature, float]], max_tokens: in
         data["cut"] = True
     if not items:
         data["note"] = _nothing(answer)
-    return Reply("\n".join([*lines, *_lag_lines(answer.lags)]), data | _lag_data(answer.lags))
+    return Reply("\n".join([*lines, *about]), data | _trail_data(answer) | _lag_data(answer.lags))
+
+
+def _trail_lines(answer: Answer) -> list[str]:
+    """How it was searched, where that was not simply at once."""
+    trail, rewrites = answer.trail, answer.question.rewrites
+    if trail.is_plain:
+        return []
+    how = {"split": "in parts", "chain": "step by step"}.get(trail.mode, "directly")
+    spent = trail.spent
+    cost = f"{_counted(spent.searches, 'search', 'searches')}, {_counted(spent.calls, 'model call', 'model calls')}"
+    if spent.calls:
+        cost += f", {spent.sent + spent.received} tokens"
+    lines = [f"Searched {how}{': ' if rewrites else ''}{' | '.join(rewrites)} (spent: {cost})"]
+    return lines + [f"Note: {note}" for note in trail.notes]
+
+
+def _trail_data(answer: Answer) -> Data:
+    trail = answer.trail
+    if trail.is_plain:
+        return {}
+    spent = trail.spent
+    data: Data = {"mode": trail.mode, "queries": list(answer.question.rewrites)}
+    if trail.notes:
+        data["lacks"] = list(trail.notes)
+    cost = {"searches": spent.searches, "model_calls": spent.calls}
+    return data | {"spent": cost | {"tokens_sent": spent.sent, "tokens_received": spent.received}}
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _nothing(answer: Answer) -> str:

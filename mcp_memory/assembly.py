@@ -25,6 +25,7 @@ from mcp_memory.retrieval import Embedders
 from mcp_memory.rules import Rules
 from mcp_memory.settings import AGENT, Settings
 from mcp_memory.store.sqlite import SQLiteStore
+from mcp_memory.strategies import Strategies, Told
 from mcp_memory.views import InlineView, View, Views
 from mcp_memory.workers import Worker
 from mcp_memory.working import ModelSummaryView, SummaryView
@@ -119,9 +120,11 @@ async def open_memory(
     )
     extractor = model or load_language_model(config.extract_model or config.language_model, config)
     summariser = model or load_language_model(config.summarise_model or config.language_model, config)
+    router = model or load_language_model(config.route_model or config.language_model, config)
+    models = [one for one in (extractor, summariser, router) if one is not None]
+    told = Told(*(prompts.read(name, config.prompts_dir) for name in ("route.md", "split.md", "chain.md")))
     chosen = reranker or load_reranker(config.reranker, config)
     second = Worker("memory-reranker") if chosen else None
-    models = [one for one in (extractor, summariser) if one is not None]
     views = _views(config, store, embedders, extractor, summariser)
     try:
         await store.open()
@@ -132,11 +135,13 @@ async def open_memory(
             views,
             embedders,
             models,
+            Strategies(router, told, config.route_seconds, store.now),
             reranking=Reranking(chosen, second) if chosen and second else None,
             weights=Weights(**config.weights.model_dump()),
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),
             agent_prompt=prompts.read("agent.md", config.prompts_dir).strip(),
+            zone=config.zone,
         )
     finally:
         await views.stop()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mcp_memory.corrections import profile
-from mcp_memory.errors import InvalidInput, MemoryServerError, SettingsError
+from mcp_memory.errors import InvalidInput, MemoryServerError, NotFound, SettingsError
 from mcp_memory.settings import Settings, load
 from mcp_memory.terminal import (
     UNCUT,
@@ -51,7 +51,7 @@ class Commands(click.Group):
         except (MemoryServerError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # `mcp-memory search … | head`: click ends quietly
-            kind = Misuse if isinstance(error, InvalidInput | SettingsError) else click.ClickException
+            kind = Misuse if isinstance(error, InvalidInput | NotFound | SettingsError) else click.ClickException
             raise kind(str(error)) from None
 
 
@@ -165,17 +165,24 @@ def add(
 @click.argument("query", default="")
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True)
 @click.option("--filter", default="", help="Such as: role = 'user' AND topic = 'travel'")
-@click.option("--since", default="", help="Said at or after (ISO date or time).")
-@click.option("--until", default="", help="Said at or before; a date counts to its end.")
+@click.option("--since", default="", help="Said at or after (ISO date or time, or '7 days ago').")
+@click.option("--until", default="", help="Said at or before; a day or 'last week' counts to its end.")
 @click.option("--session", default="", help="Only this conversation.")
 @click.option("--order", type=click.Choice(["relevance", "time"]), default="relevance", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "direct", "split", "chain"]),
+    default="auto",
+    show_default=True,
+    help="At once, in parts, step by step, or as the question asks for.",
+)
 @click.option("--kinds", default="", help="Separated by commas; `fact` searches the profile too.")
 @click.option("--cursor", default="", help="Where the page before ended.")
 @as_json_option
 @click.pass_obj
 def search(
     settings: Settings, query: str, limit: int, filter: str, since: str, until: str, session: str, order: str,
-    kinds: str, cursor: str, as_json: bool,
+    mode: str, kinds: str, cursor: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Find what was said, by meaning and words. Without QUERY: the newest that the options select."""
     answer(
@@ -190,6 +197,7 @@ def search(
             limit=limit,
             cursor=cursor,
             order=order,
+            mode=mode,
             kinds=kinds,
             max_tokens=UNCUT,
         ),

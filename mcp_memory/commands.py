@@ -87,7 +87,7 @@ def check(
                 case _:
                     classified.append(_classification(item, evidence))
         except _Refused as why:
-            refused.append(Refusal(text.shorten(str(item), 30), str(why)))
+            refused.append(Refusal(text.shorten(text.clean(str(item)), 30), text.clean(str(why))))
     if len(proposed) > MOST:
         refused.append(Refusal(f"{len(proposed) - MOST} more", f"only {MOST} commands are read at once"))
     return Checked((*deletions, *additions), tuple(classified), tuple(refused))
@@ -163,7 +163,9 @@ def _named(item: Mapping[str, Any], field: str, limit: int) -> str:
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise _Refused(f"{field} is missing")
     said = " ".join(text.clean(str(value)).split())
-    if _PLACEHOLDER.fullmatch(said) or not said:
+    if not said:
+        raise _Refused(f"{field} is empty")
+    if _PLACEHOLDER.fullmatch(said):
         raise _Refused(f"{field} is a placeholder")
     if len(said) > limit:
         raise _Refused(f"{field} is longer than {limit} characters")

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from mcp_memory import commands, likeness, profile
+from mcp_memory import commands, likeness, profile, text
 from mcp_memory.commands import Checked, Evidence
 from mcp_memory.errors import ProviderError
 from mcp_memory.extraction import Commands, Likeness
 from mcp_memory.prompts import Category
 from mcp_memory.protocols import LanguageModel, Store, Tx
-from mcp_memory.types import CONSOLIDATION, AddFeature, DeleteFeature, Episode, Feature, Lag, Scope
+from mcp_memory.types import CONSOLIDATION, AddFeature, DeleteFeature, Episode, Feature, Lag, Scope, Undo
 from mcp_memory.views import Views
 
 STALE_AFTER = timedelta(days=30)
 STALE_BELOW = 0.3
-"""A fact not seen for that long ends when its decayed importance is below this..."""
+"""A fact neither heard of nor learned for that long ends when its decayed importance is below this..."""
 
 DECAY = 0.995
 """...which falls by this factor a day."""
@@ -169,12 +169,12 @@ class ConsolidationView:
         self._categories = categories
 
     def gather(self, tx: Tx, episodes: Sequence[Episode]) -> Plan:
-        facts = profile.facts(tx)
+        facts, learned_at = _free(tx, profile.facts(tx)), tx.facts.learned_at()
         slots: dict[tuple[str, str, str], list[Feature]] = defaultdict(list)
         for fact in facts:
-            slots[fact.category, fact.tag, fact.name.casefold()].append(fact)
+            slots[fact.category, fact.tag, text.folded(fact.name)].append(fact)
         return Plan(
-            stale=tuple(fact for fact in facts if is_stale(fact, tx.now)),
+            stale=tuple(fact for fact in facts if is_stale(fact, learned_at[fact.id], tx.now)),
             crowds=tuple(crowds(tx, facts)) if self._model else (),
             slots=tuple(tuple(slot) for slot in slots.values() if len(slot) > 1),
         )
@@ -228,23 +228,49 @@ def view_of(views: Views) -> ConsolidationView:
     return next(view for view in views.views if isinstance(view, ConsolidationView))
 
 
-async def tidied(store: Store, views: Views, scope: Scope, *, dry_run: bool) -> Done:
-    """Merge and end facts now, as far as nothing was forgotten meanwhile; in a dry run only tell what would be."""
+async def tidied(store: Store, views: Views, scope: Scope, *, dry_run: bool) -> tuple[Done, list[Lag]]:
+    """Merge and end facts now, as far as nothing was forgotten meanwhile; in a dry run only tell what would be. Where a
+    model fails, the tags that it was to put in order stay as they are, and the lag says why."""
     view = view_of(views)
     epoch, plan = await store.read(scope, lambda tx: (tx.epoch(), view.gather(tx, ())))
     if dry_run:
-        return Done.of(await view.derive(replace(plan, crowds=())))
+        return Done.of(await view.derive(replace(plan, crowds=()))), []
+    behind = []
     try:
         plan = await view.derive(plan)
     except ProviderError as error:
         log.warning("facts of a crowded tag could not be put in order: %s", error)
+        behind = [Lag(view.name, 0, str(error))]
         plan = await view.derive(replace(plan, crowds=()))
 
     def apply(tx: Tx) -> Done:
         tx.cursors.advance(view.name, tx.cursors.of(view.name).position, tx.log.last())
         return carry_out(plan, tx) if tx.epoch() == epoch else Done()
 
-    return await store.write(scope, apply, durable=False)
+    return await store.write(scope, apply, durable=False), behind
+
+
+def _free(tx: Tx, facts: Sequence[Feature]) -> list[Feature]:
+    """The facts that may be merged and ended: not those that a person let stand again, nor those that rest on what expires,
+    which must not live on in another."""
+    spared, expires = profile.spared(tx), tx.log.expires()
+    return [
+        fact
+        for fact in facts
+        if not (spared and (tx.facts.keys_of(fact.id) or (0, 0))[1] in spared)
+        and not (expires and any(said.expires_at for said in tx.log.at(tx.facts.cited(fact.id))))
+    ]
+
+
+def loosen(tx: Tx, category: str) -> None:
+    """Take out what was made of the facts of a category, before they are drawn afresh; what a person undid stays undone."""
+    gone = [
+        made.seq
+        for made in profile.standing(tx.decisions.after())
+        if made.source == CONSOLIDATION and not isinstance(made.command, Undo) and made.command.category == category
+    ]
+    for slot in tx.decisions.remove(gone):
+        profile.settle(tx, slot)
 
 
 def carry_out(plan: Plan, tx: Tx) -> Done:
@@ -291,33 +317,53 @@ def _restated(said: Feature, citations: tuple[int, ...], *rests_on: Feature) -> 
 
 
 def _order(tx: Tx, crowd: Crowd, checked: Checked) -> Done:
-    """Apply what was answered about a crowded tag, and remember that it was asked about as it stands then."""
-    merged = ended = 0
+    """Apply what was answered about a crowded tag, and remember that it was asked about as it stands then. Of a merger of
+    which a part ended while a slow model thought, nothing is applied."""
     there = {fact.id for fact in crowd.facts if _unchanged(tx, fact)}
+    mergers = [
+        (command, [crowd.facts[number - 1] for number in command.citations])
+        for command in checked.commands
+        if isinstance(command, AddFeature)
+    ]
+    sound = [merger for merger in mergers if all(fact.id in there for fact in merger[1])]
+    there -= {fact.id for merger in mergers if merger not in sound for fact in merger[1]}
+    sources = {fact.id: set(tx.facts.cited(fact.id)) for fact in crowd.facts}
+    rests_on = {id: set(cited) for id, cited in sources.items()}
+    for _, replaced in sound:  # a fact stands again once what replaced it is forgotten
+        together = set[int]().union(*(sources[fact.id] for fact in replaced))
+        for fact in replaced:
+            rests_on[fact.id] |= together
+    ended = 0
     for command in checked.commands:
         if isinstance(command, DeleteFeature):
-            slot = (command.category, command.tag, command.feature)
-            for fact in crowd.facts:
-                named = (fact.category, fact.tag, fact.name) == slot and command.value in ("", fact.value)
-                if named and (now := _unchanged(tx, fact)):
-                    ended += _end(tx, now, tx.now)
-        else:
-            replaced = [crowd.facts[number - 1] for number in command.citations]
-            if any(fact.id not in there for fact in replaced):
-                continue  # it would bring back what ended while a slow model thought
-            seqs = sorted({seq for fact in replaced for seq in tx.facts.cited(fact.id)})
-            importance = max(fact.importance for fact in replaced)
-            merged += profile.decide(
-                tx, CONSOLIDATION, replace(command, citations=tuple(seqs), importance=importance), tx.now
-            )
+            for fact in _named(crowd, command):
+                if fact.id in there and (now := _unchanged(tx, fact)):
+                    ended += _end(tx, now, max(tx.now, now.verified_at or now.valid_from), sorted(rests_on[fact.id]))
+    merged = 0
+    for command, replaced in sound:
+        seqs = tuple(sorted({seq for fact in replaced for seq in sources[fact.id]}))
+        importance = max(fact.importance for fact in replaced)
+        merged += profile.decide(tx, CONSOLIDATION, replace(command, citations=seqs, importance=importance), tx.now)
     asked = _asked(tx, crowd)
     tx.cursors.advance(asked, tx.cursors.of(asked).position, tx.log.position())
     return Done(merged=merged, ended=ended, refused=checked.refused)
 
 
-def is_stale(fact: Feature, now: datetime) -> bool:
+def _named(crowd: Crowd, command: DeleteFeature) -> list[Feature]:
+    """The facts that a deletion is about."""
+    slot = (command.category, command.tag, command.feature)
+    return [
+        fact
+        for fact in crowd.facts
+        if (fact.category, fact.tag, fact.name) == slot and command.value in ("", fact.value)
+    ]
+
+
+def is_stale(fact: Feature, learned_at: datetime, now: datetime) -> bool:
+    """Whether nothing was heard of a fact for too long. What was learned lately is not, however old: whoever takes in last
+    year's conversations wants to know what they tell."""
     age = now - (fact.verified_at or fact.valid_from)
-    if fact.importance >= LASTING or age < STALE_AFTER:
+    if fact.importance >= LASTING or min(age, now - learned_at) < STALE_AFTER:
         return False
     decayed: float = fact.importance * DECAY ** (age / timedelta(days=1))
     return decayed < STALE_BELOW
@@ -326,7 +372,7 @@ def is_stale(fact: Feature, now: datetime) -> bool:
 def crowds(tx: Tx, facts: Sequence[Feature]) -> list[Crowd]:
     """The tags that have too many facts and changed since a model or an agent was last asked about them."""
     tags: dict[tuple[str, str], list[Feature]] = defaultdict(list)
-    for fact in facts:
+    for fact in _free(tx, facts):
         tags[fact.category, fact.tag].append(fact)
     found = []
     for (category, tag), there in tags.items():

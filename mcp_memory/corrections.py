@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from mcp_memory.settings import Settings
 from mcp_memory.terminal import UNCUT, answer, as_json_option, own, progress, show, with_memory
@@ -26,7 +27,11 @@ def profile(
     context: click.Context, category: str, tag: str, as_of: str, history: bool, sources: bool, as_json: bool
 ) -> None:
     """What is known about the user; and below, how to correct it."""
-    if context.invoked_subcommand is None:
+    if context.invoked_subcommand is not None:
+        given = [name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        if given:
+            raise click.UsageError(f"options of `{context.invoked_subcommand}` stand behind it")
+    else:
         answer(
             context.obj,
             as_json,

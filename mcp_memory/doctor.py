@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import tomllib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -173,6 +173,7 @@ async def _store(memory: Memory, file: Path, *, known: bool, vacuum: bool) -> As
     else:
         advice = "Vectors are compared one by one: exact, slower in a large memory. pip install sqlite-vec"
         yield Check("sqlite-vec", "warn", "not loaded", advice)
+    yield _index(parts)
     sound = await store.check()
     if sound == "ok":
         yield Check("integrity", "ok", "SQLite finds nothing wrong")
@@ -195,6 +196,18 @@ async def _store(memory: Memory, file: Path, *, known: bool, vacuum: bool) -> As
         before = _megabytes(file)
         await store.compact()
         yield Check("vacuum", "ok", f"{before} before, {_megabytes(file)} now")
+
+
+def _index(parts: Mapping[str, str]) -> Check:
+    """What serves users with so many memories that they are not compared in memory any more."""
+    name, large = "index", int(parts.get("large", "0"))
+    files = parts.get("index", "")
+    if not large:
+        return Check(name, "ok", f"no user has so many memories as to need one{f'; {files}' if files else ''}")
+    if not parts.get("faiss"):
+        advice = "pip install 'mcp-memory[scale]'"
+        return Check(name, "warn", f"{large} large memories are searched without one, slowly", advice)
+    return Check(name, "ok", f"faiss {parts['faiss']}: {files or 'the next search has it built'}")
 
 
 async def _views(memory: Memory, names: Sequence[str]) -> AsyncIterator[Check]:

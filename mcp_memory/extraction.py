@@ -5,7 +5,8 @@ Both get the same batch and the same instructions, and answer with the same comm
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -17,6 +18,8 @@ from mcp_memory.commands import Checked, Classified, Evidence
 from mcp_memory.prompts import Category
 from mcp_memory.protocols import LanguageModel, Tx
 from mcp_memory.types import UNCLASSIFIED, AddFeature, Command, Episode, Feature
+
+log = logging.getLogger(__name__)
 
 PREFIX = "extract/"
 """Before the name of a category: the name of its view."""
@@ -127,7 +130,7 @@ class ExtractView:
             category=self._category,
             lines=tuple(lines),
             testimony=frozenset(line.seq for line in lines if profile.is_testimony(line, known)),
-            before=_before(tx, lines),
+            before=_before(tx, lines, {aside.seq for aside in tx.cursors.aside() if aside.view == self.name}),
             known=_known(profile.facts(tx, category=self._category.name), lines),
         )
 
@@ -137,7 +140,13 @@ class ExtractView:
         proposed: list[Any] = []
         for part in self.questions(gathered):
             proposed += (await self._model.reply(self.instructions, part, Commands)).value.commands
-        return await self.recognised(gathered, gathered.checked(proposed))
+        checked = gathered.checked(proposed)
+        if checked.refused:
+            reasons = "; ".join(sorted({refusal.reason for refusal in checked.refused}))
+            log.warning(
+                "%s: %d of %d commands were refused: %s", self.name, len(checked.refused), len(proposed), reasons
+            )
+        return await self.recognised(gathered, checked)
 
     def questions(self, lesson: Lesson) -> Iterator[str]:
         """What a batch is asked in; one question unless its messages are long."""
@@ -171,7 +180,7 @@ class ExtractView:
             if likeness.same_words(fact.value, command.value):
                 return replace(command, feature=fact.name, value=fact.value)
         slot = [fact for fact in beside if text.folded(fact.name) == text.folded(command.feature)]
-        slot = [fact for fact in slot if likeness.agree(fact.value, command.value)]
+        slot = [fact for fact in slot if likeness.holds(fact.value, command.value)]  # else a detail would be lost
         alike = await self._likeness(command.value, [fact.value for fact in slot]) if slot else []
         best = max(zip(alike, slot, strict=True), key=lambda pair: pair[0], default=None)
         return replace(command, value=best[1].value) if best and best[0] >= likeness.SAME else command
@@ -246,19 +255,19 @@ def _pieces(said: str) -> Iterator[str]:
     yield piece
 
 
-def _before(tx: Tx, lines: Sequence[Episode]) -> tuple[Episode, ...]:
-    """The turns directly before a batch in its conversation."""
+def _before(tx: Tx, lines: Sequence[Episode], aside: Collection[int]) -> tuple[Episode, ...]:
+    """The turns directly before a batch in its conversation, without those that a model could not take."""
     turns: list[int] = []
     at = lines[0].seq if lines else 0
     while len(turns) < _BEFORE and (at := tx.log.preceding([at]).get(at, 0)):
         turns.append(at)
-    return tuple(episode for episode in tx.log.at(turns) if episode.learn)
+    return tuple(episode for episode in tx.log.at(turns) if episode.learn and episode.seq not in aside)
 
 
 def _known(facts: Sequence[Feature], lines: Sequence[Episode]) -> tuple[Feature, ...]:
-    """The facts within a budget: those that share words with the batch first, then the most important."""
+    """The facts within a budget: those that share the most words with the batch first, then the most important."""
     said = {word for line in lines for word in text.query_words(line.content)}
-    near = sorted(facts, key=lambda fact: not said & set(text.query_words(profile.stated(fact))))
+    near = sorted(facts, key=lambda fact: -len(said & set(text.query_words(profile.stated(fact)))))
     known, room = [], KNOWN_TOKENS
     for fact in near:
         room -= text.count_tokens(profile.stated(fact)) + 2

@@ -1,11 +1,11 @@
-"""Filters over episodes: `area = 'habits' AND level IN (1, 2)` read into values, and what they mean.
+"""Filters over episodes: `area = 'habits' AND NOT level > 2` read into values, and what they mean.
 
-A field is a name of the system (`SYSTEM_FIELDS`) or a key of the caller's metadata, written `x` or `metadata.x`.
-Values compare whole and by type: 3 equals 3.0, but neither "3" nor true. A field that an episode does not have, or
-whose value is empty, satisfies no condition. A list satisfies `=` and IN when one of its elements does, and `!=` when
-it has elements and none is the value. Objects inside metadata cannot be filtered on.
+Values compare whole and by type: 3 equals 3.0, but neither "3" nor true. Texts are ordered and matched by code points, so
+that case counts. A list satisfies a condition when one of its elements does, and `!=` when it has elements and none is the
+value. A date alone stands for its whole day: what was said on it equals it, and is neither before nor after.
 
-An index of equality holds `labels` and looks up `(label_field(field), canonical(value))`; it agrees with `match`.
+Every condition is true or false, never unknown: a field that is absent or empty satisfies no comparison (neither `!=`,
+NOT IN nor NOT LIKE), and NOT before a condition is true wherever the condition is false.
 """
 
 from __future__ import annotations
@@ -13,61 +13,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING, cast
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from typing import cast
 
-from mcp_memory.errors import InvalidFilter
-from mcp_memory.types import And, Compare, Episode, Filter, In, IsNull, Not, Or, Scalar
-
-if TYPE_CHECKING:
-    from lark import Lark, Token, Tree
+from mcp_memory import timeparse
+from mcp_memory.errors import InvalidFilter, InvalidInput
+from mcp_memory.fields import FIELD_TYPES, canonical, held
+from mcp_memory.types import And, Compare, Episode, Filter, In, IsNull, Like, Not, Operator, Or, Period, Scalar, Value
 
 MAX_CHARACTERS = 4_000
+MAX_CONDITIONS = 100
+MAX_DEPTH = 32
+"""Parentheses and NOTs inside each other."""
 MAX_LIST = 200
 
-SYSTEM_FIELDS = frozenset(
-    {
-        "id",
-        "role",
-        "speaker",
-        "agent_id",
-        "session_id",
-        "produced_for",
-        "kind",
-        "importance",
-        "category",
-        "tags",
-        "occurred_at",
-        "created_at",
-    }
-)
-TIME_FIELDS = frozenset({"occurred_at", "created_at"})
-_LABELLED = sorted(SYSTEM_FIELDS - TIME_FIELDS - {"id"})
-
-# The words of later operators are reserved from the start, so that no filter changes its meaning when they come.
-_GRAMMAR = r"""
-    start: condition (_AND condition)*
-    ?condition: FIELD COMPARISON value                -> compare
-              | FIELD _IN "(" value ("," value)* ")"  -> among
-    ?value: STRING | NUMBER | BOOLEAN
-
-    _AND: /and(?![\w-])/i
-    _IN: /in(?![\w-])/i
-    COMPARISON: /!?=(?![=<>~])/
-    FIELD: /(?!(?i:and|or|not|in|like|is|null|true|false)(?![\w-]))(?:metadata\.)?[^\W\d][\w-]*/
-    STRING: /'(?:[^'\\]|''|\\.)*+'|"(?:[^"\\]|""|\\.)*+"/s
-    NUMBER: /[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?(?![\w.])/i
-    BOOLEAN: /(?:true|false)(?![\w-])/i
-    %ignore /\s+/
-"""
-_OFFERED = "there are =, !=, IN (…) and AND, as in: area = 'habits' AND level IN (1, 2)"
 _NOT_TEXT = "[\x00\ud800-\udfff]"
-_NOT_OFFERED = r"(?i)!?[=<>~]{2,}|[<>~(]|(?:or|not|like|is|null|between)(?![\w-])|date(?=\s*\()"
-_RESERVED = r"(?i)(?:and|in|true|false)(?![\w-])"
 
 
-def parse(text: str) -> Filter | None:
-    """The filter that `text` states; None where it is blank.
+def parse(text: str, zone: tzinfo = UTC) -> Filter | None:
+    """The filter that `text` states; None where it is blank. `zone` is that of dates and times which name none.
 
     Raises InvalidFilter, with the place and the way out, for anything that is not wholly understood.
     """
@@ -79,23 +44,15 @@ def parse(text: str) -> Filter | None:
         place = odd.start()
         raise InvalidFilter("filter: a NUL or half a character; leave it out", re.sub(_NOT_TEXT, "?", text), place)
 
-    from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+    from mcp_memory import grammar  # late: it brings the parser
 
-    try:
-        tree = _parser().parse(text)
-    except UnexpectedCharacters as error:
-        raise _refusal(text, error.pos_in_stream or 0, error.allowed or set()) from None
-    except UnexpectedToken as error:
-        at_end = error.token.type == "$END"
-        position = len(text.rstrip()) if at_end else error.token.start_pos or 0
-        raise _refusal(text, position, error.expected) from None
-    return _read(tree, text)
+    return grammar.read(text, zone)
 
 
 def fields(filter: Filter) -> frozenset[str]:
     """The names of all fields that a filter uses, as they were written."""
     match filter:
-        case Compare(field) | In(field) | IsNull(field):
+        case Compare(field) | In(field) | Like(field) | IsNull(field):
             return frozenset({field})
         case Not(operand):
             return fields(operand)
@@ -103,140 +60,172 @@ def fields(filter: Filter) -> frozenset[str]:
             return frozenset().union(*map(fields, operands))
 
 
-def metadata_name(field: str) -> str | None:
-    """The metadata key that a field means; None for a name of the system."""
-    if field in SYSTEM_FIELDS:
-        return None
-    return field.removeprefix("metadata.")
+# ---- what has no meaning
 
 
-def label_field(field: str) -> str:
-    """The one name under which `labels` keeps a field: `x` and `metadata.x` are both `metadata.x`."""
-    name = metadata_name(field)
-    return field if name is None else f"metadata.{name}"
+def check(filter: Filter) -> None:
+    """Raises InvalidFilter for a comparison without meaning, in a filter that no text was read into."""
+    match filter:
+        case And(operands) | Or(operands):
+            for operand in operands:
+                check(operand)
+        case Not(operand):
+            check(operand)
+        case Compare(field, operator, value):
+            _refuse(misfit(field, value) or unordered(field, operator, value))
+        case In(field, values):
+            for value in values:
+                _refuse(misfit(field, value))
+        case Like(field):
+            _refuse(unlike(field))
 
 
-def canonical(value: Scalar) -> str:
-    """A scalar as text that is equal exactly where the values are: typed, strings unchanged, 3.0 as 3."""
-    if isinstance(value, str):
-        return f"s:{value}"
-    if isinstance(value, bool):
-        return f"b:{str(value).lower()}"
-    if isinstance(value, float) and value.is_integer():
-        return f"n:{int(value)}"
-    return f"n:{value!r}"
+def _refuse(problem: str) -> None:
+    if problem:
+        raise InvalidFilter(f"filter: {problem}")
 
 
-def labels(episode: Episode) -> list[tuple[str, str]]:
-    """Every distinct (field, canonical value) by which an equality filter can find an episode; its id is left out."""
-    named = [(field, getattr(episode, field)) for field in _LABELLED]
-    named += [(f"metadata.{key}", value) for key, value in episode.metadata.items()]
-    found: dict[tuple[str, str], None] = {}
-    for field, held in named:
-        if isinstance(held, str):
-            if held:
-                found[field, f"s:{held}"] = None
-        elif held != ():
-            found |= dict.fromkeys((field, value) for value in _canonicals(held))
-    return list(found)
+def misfit(field: str, value: Value) -> str:
+    """Why a field cannot be compared with a value, and with what it can; "" where it can."""
+    own = f"; a field of your own is metadata.{field}"
+    match FIELD_TYPES.get(field):
+        case "time" if not isinstance(value, Period):
+            return f"{field} is a time: {field} >= date('2026-05-01'){own}"
+        case "number" if not isinstance(value, int | float) or isinstance(value, bool):
+            return f"{field} is a number: {field} >= 0.5{own}"
+        case "text" | "id" if not isinstance(value, str):
+            return f"{field} is a text, and a text stands in quotes{own}"
+    return ""
+
+
+def unordered(field: str, operator: Operator, value: Value) -> str:
+    """Why an operator has no meaning for a field and a value; "" where it has."""
+    if operator in ("=", "!="):
+        return ""
+    if FIELD_TYPES.get(field) == "id":
+        return "ids have no order; id takes =, !=, IN and NOT IN"
+    return "true and false have no order; they take =, !=, IN and NOT IN" if isinstance(value, bool) else ""
+
+
+def unlike(field: str) -> str:
+    """Why a field cannot be matched with a pattern; "" where it can."""
+    if FIELD_TYPES.get(field, "text") == "text":
+        return ""
+    return f"LIKE compares texts, which {field} is not; a field of your own is metadata.{field}"
+
+
+# ---- meaning
 
 
 def match(filter: Filter, episode: Episode) -> bool:
-    """Whether an episode satisfies a filter. Raises InvalidFilter for an operator or a field that is not offered."""
+    """Whether an episode satisfies a filter. Raises InvalidFilter for a comparison without meaning."""
+    check(filter)
+    return _holds(filter, episode)
+
+
+def _holds(filter: Filter, episode: Episode) -> bool:
     match filter:
         case And(operands):
-            # A list: what is not offered is an error even where an earlier operand already fails.
-            return all([match(operand, episode) for operand in operands])  # noqa: C419
-        case In(field, values):
-            return not {canonical(value) for value in values}.isdisjoint(_held(episode, field))
-        case Compare(field, "=", value):
-            return canonical(value) in _held(episode, field)
-        case Compare(field, "!=", value):
-            held = _held(episode, field)
-            return bool(held) and canonical(value) not in held
+            return all(_holds(operand, episode) for operand in operands)
+        case Or(operands):
+            return any(_holds(operand, episode) for operand in operands)
+        case Not(operand):
+            return not _holds(operand, episode)
+        case IsNull(field):
+            return not held(episode, field)
+        case In(field, among):
+            return any(compares(value, "=", wanted) for value in held(episode, field) for wanted in among)
+        case Like(field, pattern):
+            return any(isinstance(value, str) and like(value, pattern) for value in held(episode, field))
+        case Compare(field, "!=", wanted):
+            values = held(episode, field)
+            return bool(values) and not any(compares(value, "=", wanted) for value in values)
+        case Compare(field, operator, wanted):
+            return any(compares(value, operator, wanted) for value in held(episode, field))
+
+
+def compares(value: Scalar | datetime, operator: Operator, wanted: Value) -> bool:
+    """Whether a value that a field holds stands in a relation other than `!=`; values of two types stand in none."""
+    if isinstance(wanted, Period):
+        moment = _moment(value, wanted.zone)
+        return moment is not None and _placed(moment, operator, wanted)
+    if operator == "=":
+        return canonical(value) == canonical(wanted)
+    if isinstance(value, str) and isinstance(wanted, str):
+        return _ordered(value, operator, wanted)
+    if isinstance(value, bool | str | datetime) or isinstance(wanted, bool | str):
+        return False
+    return _ordered(bounded(value), operator, bounded(wanted))
+
+
+def _moment(value: Scalar | datetime, zone: tzinfo) -> datetime | None:
+    """The moment that a value names: a time of the system, or a text such as 2026-05-01 or 2026-05-01T14:30Z."""
+    if isinstance(value, datetime):
+        return value
+    try:
+        return timeparse.instant(value, zone) if isinstance(value, str) else None
+    except InvalidInput:
+        return None
+
+
+def _placed(moment: datetime, operator: Operator, period: Period) -> bool:
+    match operator:
+        case "<":
+            return moment < period.first
+        case "<=":
+            return moment <= period.last
+        case ">":
+            return moment > period.last
+        case ">=":
+            return moment >= period.first
         case _:
-            raise InvalidFilter(f"filter: an operator that is not offered; {_OFFERED}")
+            return period.first <= moment <= period.last
 
 
-def _held(episode: Episode, field: str) -> set[str]:
-    if field in TIME_FIELDS:
-        raise _time_refusal(field)
-    name = metadata_name(field)
-    return set(_canonicals(getattr(episode, field) if name is None else episode.metadata.get(name)))
+def _ordered(one: str | float, operator: Operator, other: str | float) -> bool:
+    left, right = cast("tuple[float, float]", (one, other))  # both of one type
+    match operator:
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case _:
+            return left >= right
 
 
-def _canonicals(value: object) -> Iterator[str]:
-    for part in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(part, str | int | float) and part != "":
-            yield canonical(part)
+def bounded(number: float) -> float:
+    """A number as databases read it from JSON: a whole one beyond 64 bits as the nearest float."""
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        try:
+            return float(number)
+        except OverflowError:
+            return math.copysign(math.inf, number)
+    return number
 
 
-@cache
-def _parser() -> Lark:
-    from lark import Lark
-
-    return Lark(_GRAMMAR, parser="lalr")
-
-
-def _read(tree: Tree[Token], text: str) -> Filter:
-    operands = tuple(_condition(cast("Tree[Token]", child), text) for child in tree.children)
-    return And(operands) if len(operands) > 1 else operands[0]
+def pattern_parts(pattern: str) -> Iterator[str]:
+    """A pattern of LIKE in parts: `%`, `_`, or a backslash and the character that stands for itself."""
+    for part in re.findall(r"\\[%_\\]|.", pattern, re.DOTALL):
+        yield part if part in ("%", "_") else f"\\{part[-1]}"
 
 
-def _condition(tree: Tree[Token], text: str) -> Filter:
-    field, *rest = cast("list[Token]", tree.children)
-    if field in TIME_FIELDS:
-        raise _time_refusal(field, text, field.start_pos or 0)
-    if tree.data == "compare":
-        operator, value = rest
-        return Compare(str(field), "=" if operator == "=" else "!=", _scalar(value, text))
-    if len(rest) > MAX_LIST:
-        problem = f"filter: more than {MAX_LIST} values in a list; ask in several searches"
-        raise InvalidFilter(problem, text, rest[MAX_LIST].start_pos or 0)
-    return In(str(field), tuple(_scalar(value, text) for value in rest))
+def like(text: str, pattern: str) -> bool:
+    """Whether a text is as a pattern of LIKE says, from its beginning to its end."""
+    return _expression(pattern).fullmatch(text) is not None
 
 
-def _scalar(token: Token, text: str) -> Scalar:
-    if token.type == "STRING":
-        quote = token[0]
-        return re.sub(rf"{quote}{quote}|\\(['\"\\])", lambda found: found[1] or quote, token[1:-1])
-    if token.type == "BOOLEAN":
-        return token.lower() == "true"
-    number = float(token)
-    if math.isinf(number):
-        problem = "filter: a number too large to compare; as a text it stands in quotes"
-        raise InvalidFilter(problem, text, token.start_pos or 0)
-    return int(token) if token.lstrip("+-").isdecimal() else number
-
-
-def _time_refusal(field: str, text: str = "", position: int = 0) -> InvalidFilter:
-    problem = f"filter: {field} cannot be filtered on; give a range with since and until instead"
-    return InvalidFilter(problem, text, position)
-
-
-def _refusal(text: str, position: int, expected: set[str]) -> InvalidFilter:
-    """The error for a text that stops making sense at `position`, where one of the `expected` terminals may stand."""
-    rest = text[position:]
-    if not rest.strip():
-        problem = "ends too early; a condition reads area = 'habits'"
-    elif "LPAR" in expected:
-        problem = "IN takes a list in parentheses: area IN ('habits', 'food')"
-    elif found := re.match(_NOT_OFFERED, rest):
-        problem = f"{found[0]} is not offered; {_OFFERED}"
-    elif rest[0] in "'\"" and "STRING" in expected:
-        problem = "this quote is not closed; a quote inside a text is doubled: 'o''brien'"
-    elif rest[0] == ".":
-        problem = "the only dot in a name is that of metadata, as in metadata.area; objects inside it have no names"
-    elif "FIELD" in expected and (found := re.match(_RESERVED, rest)):
-        problem = f"{found[0]} is a word of the filter; as a name it is written metadata.{found[0]}"
-    elif "STRING" in expected and (rest[0].isalpha() or rest[0] == "_"):
-        problem = "a text stands in quotes: area = 'habits'"
-    elif "STRING" in expected:
-        problem = "a value is expected: 'text', 3, -0.5, true or false"
-    elif "FIELD" in expected:
-        problem = "the name of a field is expected, as in: area = 'habits'"
-    elif "COMPARISON" in expected:
-        problem = f"an operator is expected; {_OFFERED}"
-    else:
-        problem = "conditions are joined by AND and the values of a list by commas: level IN (1, 2) AND area = 'habits'"
-    return InvalidFilter(f"filter: {problem}", text, position)
+@lru_cache(256)
+def _expression(pattern: str) -> re.Pattern[str]:
+    pieces = [""]
+    for part in pattern_parts(pattern):
+        if part == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "." if part == "_" else re.escape(part[1])
+    if len(pieces) == 1:
+        return re.compile(pieces[0], re.DOTALL)
+    # each piece at the first place where it fits, for good: tried at all places, many % would take time without end
+    between = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
+    return re.compile(f"{pieces[0]}{between}.*{pieces[-1]}", re.DOTALL)

@@ -112,6 +112,7 @@ def forget_facts(tx: Tx, facts: Sequence[Feature]) -> list[str]:
         still += [episode.id for episode in tx.log.at(cited)]
         tx.decisions.entomb([statement])
         tx.decisions.remove([decision.seq for decision in saying])
+        profile.forget_idle(tx, slot)
         profile.settle(tx, slot)
     tx.begin_epoch()
     tx.erase()

@@ -8,7 +8,6 @@ range was derived, here or by another client, or something was forgotten.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,18 +58,15 @@ class Token:
         return self.view.startswith(f"{CONSOLIDATION}/")
 
     @classmethod
-    def read(cls, text: str, scope: Scope) -> Token:
-        """Raises InvalidBatch where it is none, or another scope's."""
+    def read(cls, text: str) -> Token:
+        """Raises InvalidBatch where it is none."""
         try:
             view, position, last, epoch, fingerprint, tag, again = json.loads(base64.urlsafe_b64decode(text.strip()))
-            token = cls(str(view), int(position), int(last), int(epoch), str(fingerprint), str(tag), bool(again))
-        except (ValueError, TypeError) as error:
+            return cls(str(view), int(position), int(last), int(epoch), str(fingerprint), str(tag), bool(again))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise InvalidBatch(
                 "batch: not a token of this server. Give back the `batch` of the answer that handed it out."
             ) from error
-        if token.scope != _fingerprint(scope):
-            raise InvalidBatch("batch: it was handed out for another user. Nothing was changed.")
-        return token
 
 
 def hand_out(tx: Tx, views: Views, scope: Scope, agent: str) -> Handed | None:
@@ -78,16 +74,14 @@ def hand_out(tx: Tx, views: Views, scope: Scope, agent: str) -> Handed | None:
     `agent` is what it is told about answering. Runs in a write transaction: what no fact can come from is passed over."""
     for view in views.views:
         if isinstance(view, ExtractView) and view.outside and (batch := _waiting(tx, views, view)):
-            token = Token(
-                view.name, batch.position, batch.seqs[-1], batch.epoch, _fingerprint(scope), again=batch.again
-            )
+            token = Token(view.name, batch.position, batch.seqs[-1], batch.epoch, _here(tx, scope), again=batch.again)
             lesson: Lesson = batch.gathered
             told = f"{agent}\n\n{view.instructions}"
             return Handed(told, extraction.head(lesson), tuple(view.lines(lesson)), str(token))
     for view in views.views:
         if isinstance(view, ConsolidationView) and not view.paid:
             for crowd in consolidation.crowds(tx, profile.facts(tx)):
-                token = _of(tx, crowd, _fingerprint(scope))
+                token = _of(tx, crowd, _here(tx, scope))
                 told = f"{agent}\n\n{view.instructions}"
                 return Handed(told, consolidation.head(crowd), tuple(consolidation.lines(crowd)), str(token))
     return None
@@ -97,16 +91,22 @@ async def answered(
     store: Store, views: Views, scope: Scope, proposed: Sequence[Any], batch: str, *, dry_run: bool
 ) -> Done:
     """Apply what the agent answered to a batch. Raises InvalidBatch; then nothing is applied and nothing lost."""
-    token = Token.read(batch, scope)
+    token = Token.read(batch)
     if token.orders:
 
         def order(tx: Tx) -> Done:
+            _refuse_foreign(tx, scope, token)
             crowd = crowd_taken_back(tx, token)
             plan = Plan(ordered=((crowd, consolidation.view_of(views).checked(crowd, proposed)),))
             return Done.of(plan) if dry_run else consolidation.carry_out(plan, tx)
 
         return await (store.read if dry_run else store.write)(scope, order)
-    view, handed = await store.read(scope, lambda tx: taken_back(tx, views, token))
+
+    def take_back(tx: Tx) -> tuple[ExtractView, Batch]:
+        _refuse_foreign(tx, scope, token)
+        return taken_back(tx, views, token)
+
+    view, handed = await store.read(scope, take_back)
     checked = await view.recognised(handed.gathered, handed.gathered.checked(proposed))
     if not dry_run and not await store.write(scope, lambda tx: views.apply(tx, view, handed, checked)):
         raise InvalidBatch(STALE)
@@ -157,11 +157,17 @@ def crowd_taken_back(tx: Tx, token: Token) -> Crowd:
     raise InvalidBatch(STALE)
 
 
-def _of(tx: Tx, crowd: Crowd, scope: str) -> Token:
+def _of(tx: Tx, crowd: Crowd, here: str) -> Token:
     """The position stands for which facts there are: one that ended since would give the others new numbers."""
-    shown = int(_fingerprint([fact.id for fact in crowd.facts]), 16)
-    return Token(f"{CONSOLIDATION}/{crowd.category}", shown, crowd.position, tx.epoch(), scope, crowd.tag)
+    shown = tx.decisions.mark(repr([fact.id for fact in crowd.facts]))
+    return Token(f"{CONSOLIDATION}/{crowd.category}", shown, crowd.position, tx.epoch(), here, crowd.tag)
 
 
-def _fingerprint(value: object) -> str:
-    return hashlib.blake2b(repr(value).encode("utf-8", "replace"), digest_size=6).hexdigest()
+def _here(tx: Tx, scope: Scope) -> str:
+    """What tells this scope of this file from every other."""
+    return f"{tx.decisions.mark(repr(scope)):x}"
+
+
+def _refuse_foreign(tx: Tx, scope: Scope, token: Token) -> None:
+    if token.scope != _here(tx, scope):
+        raise InvalidBatch("batch: it was handed out for another user or another memory. Nothing was changed.")

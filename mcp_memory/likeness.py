@@ -14,8 +14,9 @@ ALIKE = 0.55
 """Likeness from which two such facts are worth merging, the longer text staying."""
 
 _DENIAL = re.compile(
-    r"\b(?:not|no|never|none|nothing|without|neither|nor|cannot|stopped|quit|avoids?|dislikes?|hates?|except|former(?:ly)?|"
-    r"ex|un\w+|\w+n't)\b|[不没無无非未别勿戒]|讨厌|避免|除了|以前|曾经",
+    r"\b(?:not|no|never|none|nothing|without|neither|nor|cannot|rarely|seldom|hardly|barely|stopped|quit|avoids?|refuses?|"
+    r"dislikes?|hates?|except|instead|former(?:ly)?|used to|ex|un\w+|\w+n['’]t)\b|"
+    r"[不没無无非未别勿戒少]|讨厌|避免|除了|以前|曾经",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*|[一二三四五六七八九十百千万两]+")
@@ -33,21 +34,40 @@ def calibrated(cosine: float, floor: float) -> float:
 
 
 def agree(one: str, other: str) -> bool:
-    """Whether two facts have the same polarity, numbers, dates and names. Chinese names cannot be told from other words, so
-    there one text has to hold the words of the other."""
-    for pattern in (_DENIAL, _NUMBER, _NUMBER_WORD, _NAME):
-        if sorted(_found(pattern, one)) != sorted(_found(pattern, other)):
-            return False
-    if one.isascii() and other.isascii():
-        return True
-    words, others = set(text.query_words(one)), set(text.query_words(other))
-    return words <= others or others <= words
+    """Whether two facts have the same denials, numbers, dates and names, and one holds every word of the other in their
+    order: "prefers window seats" and "prefers aisle seats" are as alike to an embedder as two ways of saying one thing."""
+    return holds(one, other) or holds(other, one)
+
+
+def holds(longer: str, shorter: str) -> bool:
+    """Whether the first says all that the second says, and denies, counts, dates and names the same."""
+    particulars = (_DENIAL, _NUMBER, _NUMBER_WORD, _NAME)
+    return all(_found(pattern, longer) == _found(pattern, shorter) for pattern in particulars) and _holds(
+        longer, shorter
+    )
 
 
 def _found(pattern: re.Pattern[str], said: str) -> list[str]:
-    if pattern is _DENIAL:
-        return ["denied"] * (len(pattern.findall(said)) % 2)
-    return [match.casefold() for match in pattern.findall(said)]
+    if pattern is _DENIAL:  # "never" denies as much as "not"
+        return ["denied"] * len(pattern.findall(said))
+    return sorted(match.casefold() for match in pattern.findall(said))
+
+
+def _holds(longer: str, shorter: str) -> bool:
+    if _UNDIVIDED.search(shorter):
+        whole, part = ("".join(text.folded(said).rstrip(".。").split()) for said in (longer, shorter))
+        return re.search(rf"{re.escape(part)}(?:$|{_FURTHER})", whole) is not None
+    words = iter(_words(longer))
+    return all(word in words for word in _words(shorter))  # each is looked for behind the one before
+
+
+def _words(said: str) -> list[str]:
+    return [word for word in text.words(said) if word not in ("a", "an", "the")]
+
+
+_UNDIVIDED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_FURTHER = "[^\\w]|[和跟与及或以]"
+"""What may come behind a fact in a script that does not divide words: anything else may end another word (猫, 猫头鹰)."""
 
 
 def same_words(one: str, other: str) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from mcp_memory import (
     questions,
     rerankers,
     retrieval,
+    timeparse,
     transfer,
     working,
 )
@@ -36,6 +37,7 @@ from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.rerankers import Reranking
 from mcp_memory.retrieval import Embedders, Found, Meaning
+from mcp_memory.strategies import DIRECT, Strategies, Trail
 from mcp_memory.transfer import Imported
 from mcp_memory.types import (
     Decision,
@@ -65,6 +67,9 @@ SEARCH_WAIT_SECONDS = 10.0
 PROFILE_WAIT_SECONDS = 4.0
 """How long `profile` waits for a model that is drawing facts from a full batch just now."""
 
+LOAD_WAIT_SECONDS = 10.0
+"""How long it waits besides for what a model's provider has to import first, once in the life of a process."""
+
 CONSOLIDATE_SECONDS = 25.0
 
 RECALLED = 8
@@ -85,12 +90,13 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page of hits, the best first. `lags` tells what was not searched completely, and why."""
+    """A page of hits, the best first. `lags` tells what was not searched completely, and why; `trail` how it was found."""
 
     scope: Scope
     question: Question
     found: Found
     lags: tuple[Lag, ...]
+    trail: Trail = DIRECT
 
     def next(self, shown: int | None = None) -> str:
         """The cursor that goes on after the first `shown` hits (all of them if None); "" at the end."""
@@ -121,22 +127,27 @@ class Memory:
         views: Views,
         embedders: Embedders,
         models: Sequence[LanguageModel],
+        strategies: Strategies,
         *,
         weights: Weights,
         reranking: Reranking | None = None,
         window_tokens: int,
         window_idle: timedelta,
         agent_prompt: str,
+        zone: tzinfo,
     ) -> None:
         self.store = store
         self.views = views
         self._embedders = embedders
         self._models = models
+        self._strategies = strategies
         self._weights = weights
         self._reranking = reranking
         self._window_tokens = window_tokens
         self._window_idle = window_idle
         self._agent_prompt = agent_prompt
+        self._loading: asyncio.Future[list[Any]] | None = None
+        self._zone = zone
 
     @staticmethod
     def open(settings: Settings | None = None) -> AbstractAsyncContextManager[Memory]:
@@ -170,34 +181,59 @@ class Memory:
     # ---- search
 
     async def search(self, scope: Scope, question: Question, cursor: str = "") -> Answer:
-        """Find episodes by meaning and words, within a selection. An empty query lists what the selection holds.
+        """Find episodes by meaning and words, within a selection, by the strategy that the question names; a time that it
+        names lifts what was said then. An empty query lists what the selection holds.
 
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
         if cursor:
             question = retrieval.resumed(scope, question, cursor)
+        elif question.asked_at is None:
+            question = replace(question, asked_at=self.now())
         if not question.query.strip():
             if not question.selection:
                 raise InvalidInput("query: say what to look for, or give a filter, a session_id or a range of time.")
             found = await self.store.read(scope, lambda tx: retrieval.latest(tx, question))
             return Answer(scope, question, found, ())
         await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",))
-        meaning, lags = await self._meaning(scope, question.query)
-        if self._reranking is not None:
-            found, failed = await self._reranked(scope, question, meaning, self._reranking)
-            return Answer(scope, question, found, (*lags, *failed))
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, question, meaning, self._weights))
-        return Answer(scope, question, found, tuple(lags))
+        lags: dict[Lag, None] = {}
+
+        async def seek(asked: Question) -> Found:
+            found, behind = await self._sought(scope, asked)
+            lags.update(dict.fromkeys(behind))
+            return found
+
+        searched = await self._strategies.search(question, seek)
+        return Answer(scope, searched.question, searched.found, tuple(lags), searched.trail)
+
+    async def _sought(self, scope: Scope, question: Question) -> tuple[Found, list[Lag]]:
+        """What a question and all its rewrites find together: where every strategy searches."""
+        meanings: dict[str, Meaning | None] = {}
+        lags: list[Lag] = []
+        for query in (question.query, *question.rewrites):
+            meanings[query], behind = await self._meaning(scope, query)
+            lags += behind
+        asked_at = question.asked_at or self.now()
+        whole = timeparse.mentioned(question.query, asked_at, self._zone)
+        spans = {query: timeparse.mentioned(query, asked_at, self._zone) or whole for query in meanings}
+
+        def find(wanted: Question) -> Callable[[Tx], Found]:
+            return lambda tx: retrieval.recall_all(tx, wanted, meanings, spans, self._weights)
+
+        if self._reranking is None:
+            return await self.store.read(scope, find(question)), lags
+        wide = await self.store.read(scope, find(rerankers.wide(question)))
+        found, failed = await self._reranked(scope, question, wide, self._reranking)
+        return found, [*lags, *failed]
 
     async def _reranked(
-        self, scope: Scope, question: Question, meaning: Meaning | None, reranking: Reranking
+        self, scope: Scope, question: Question, found: Found, reranking: Reranking
     ) -> tuple[Found, list[Lag]]:
-        """A page of what is found after the reranker has had its say."""
-        wide = rerankers.wide(question)
-        found = await self.store.read(scope, lambda tx: retrieval.recall(tx, wide, meaning, self._weights))
+        """The page that a question wants of what was found, after the reranker has had its say. It sees the question and
+        all its rewrites together."""
         first, rest = found.hits[: rerankers.RERANKED], found.hits[rerankers.RERANKED :]
         texts = [episodic.voiced(hit.episode, episodic.spoken(hit.episode)) for hit in first]
-        scores, failed = await reranking.scores(question.query, texts)
+        scores, failed = await reranking.scores("\n".join([question.query, *question.rewrites]), texts)
 
         def page(tx: Tx) -> tuple[list[Hit], bool]:
             judged = retrieval.judged(tx, first, scores, found.upto, self._weights) if scores else first
@@ -249,6 +285,8 @@ class Memory:
         history: bool = False,
     ) -> tuple[list[Feature], list[Lag]]:
         """The facts that are known, or were at `as_of`; with `history` those that were ended too."""
+        if self._loading is not None and self._models:
+            await asyncio.wait({self._loading}, timeout=LOAD_WAIT_SECONDS)
         await self.views.catch_up(scope, within=0.0, learning=PROFILE_WAIT_SECONDS, skip=("summary",))
         return await self.store.read(
             scope,
@@ -290,7 +328,8 @@ class Memory:
         return await self.store.write(scope, lambda tx: profile.end(tx, id))
 
     async def undo(self, scope: Scope, position: int) -> Decision:
-        """Let a decision count as never made; undone itself, it counts again. Raises NotFound."""
+        """Let a decision count as never made, with what the same hand decided there in the same moment; undone itself, it
+        counts again. Raises NotFound."""
         return await self.store.write(scope, lambda tx: profile.undo(tx, position))
 
     async def replay(self, scope: Scope) -> int:
@@ -303,10 +342,14 @@ class Memory:
         scored = dict(await self._closeness(facts, query))
         return sorted(facts, key=lambda fact: -scored.get(fact, 0.0))
 
-    async def close_facts(self, scope: Scope, query: str, limit: int) -> list[tuple[Feature, float]]:
-        """The current facts that are close to a query, with a score in [0, 1], the closest first."""
+    async def close_facts(self, scope: Scope, asked: Sequence[str], limit: int) -> list[tuple[Feature, float]]:
+        """The current facts that are close to one of these queries, with a score in [0, 1], the closest first."""
         facts, _ = await self.profile(scope)
-        return (await self._closeness(facts, query))[:limit]
+        best: dict[Feature, float] = {}
+        for query in asked:
+            for fact, score in await self._closeness(facts, query):
+                best[fact] = max(score, best.get(fact, 0.0))
+        return sorted(best.items(), key=lambda scored: -scored[1])[:limit]
 
     async def _closeness(self, facts: Sequence[Feature], query: str) -> list[tuple[Feature, float]]:
         try:
@@ -435,12 +478,14 @@ class Memory:
             seconds = CONSOLIDATE_SECONDS
             skip = (ConsolidationView.name,)
             await self.views.catch_up(scope, within=seconds, learning=seconds, thorough=True, skip=skip)
-        done += await consolidation.tidied(self.store, self.views, scope, dry_run=dry_run)
+        tidied, behind = await consolidation.tidied(self.store, self.views, scope, dry_run=dry_run)
+        done += tidied
         handed = None
         if proposed is None and not dry_run:
             hand_out = partial(handing.hand_out, views=self.views, scope=scope, agent=self._agent_prompt)
             handed = await self.store.write(scope, hand_out, durable=False)
         after, facts_after = await self.store.read(scope, self._standing)
+        after += behind
         return Report.between(before, after, facts_before, facts_after, done, handed, self._outside(), dry_run=dry_run)
 
     def _standing(self, tx: Tx) -> tuple[list[Lag], int]:
@@ -501,6 +546,10 @@ class Memory:
         """The clock that dates what is stored."""
         return self.store.now()
 
+    def asked_at(self, cursor: str) -> datetime:
+        """When the question was asked that goes on at this cursor; now without one."""
+        return retrieval.asked_at(cursor) or self.now()
+
     async def stats(self, scope: Scope) -> Stats:
         def count(tx: Tx) -> Stats:
             first, last, characters = tx.log.extent()
@@ -530,8 +579,13 @@ class Memory:
     async def warm(self) -> None:
         """Load the embedder and the language models, so that the first question need not wait for them. Says nothing where
         they can't be loaded: whoever needs them will be told."""
-        loading = [asyncio.to_thread(model.load) for model in self._models]
-        for loaded in await asyncio.gather(self._embedders.warm(), *loading, return_exceptions=True):
+        if self._loading is None:
+            self._loading = asyncio.gather(
+                self._embedders.warm(),
+                *(asyncio.to_thread(model.load) for model in self._models),
+                return_exceptions=True,
+            )
+        for loaded in await asyncio.shield(self._loading):
             if isinstance(loaded, BaseException) and not isinstance(loaded, MemoryServerError):
                 raise loaded
 
@@ -545,7 +599,12 @@ class Memory:
                 f"{view}: no language model is configured (MCP_MEMORY_LANGUAGE_MODEL) to derive it again; what the agent "
                 "answered stays. `mcp-memory profile rebuild` replays the log."
             )
+        category = view.removeprefix(extraction.PREFIX) if view.startswith(extraction.PREFIX) else ""
+        if category:
+            await self.store.write(scope, lambda tx: consolidation.loosen(tx, category))
         await self.views.rebuild(scope, view, progress)
+        if category:
+            await consolidation.tidied(self.store, self.views, scope, dry_run=False)
 
     async def retry_aside(self, scope: Scope, view: str, progress: Callable[[int], None]) -> None:
         """Let a view try again what it had set aside."""

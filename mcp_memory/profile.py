@@ -17,6 +17,7 @@ from mcp_memory.errors import NotFound
 from mcp_memory.protocols import Tx
 from mcp_memory.rules import Rules
 from mcp_memory.types import (
+    CONSOLIDATION,
     HAND,
     UNCLASSIFIED,
     AddFeature,
@@ -118,13 +119,14 @@ def decide(tx: Tx, source: str, command: Command, said_at: datetime) -> bool:
 
 def correct(tx: Tx, command: AddFeature) -> Feature:
     """Let a slot hold what a person says, and nothing else."""
-    slot = tx.decisions.slot(command)
-    for fact in facts(tx):
-        if (tx.facts.keys_of(fact.id) or (0,))[0] == slot:
-            _end(tx, fact)
-    decide(tx, HAND, command, tx.now)
-    statement = tx.decisions.statement(command)
-    return next(fact for fact in facts(tx) if tx.facts.keys_of(fact.id) == (slot, statement))
+    keys = tx.decisions.slot(command), tx.decisions.statement(command)
+    held = [fact for fact in facts(tx) if (tx.facts.keys_of(fact.id) or keys)[0] == keys[0]]
+    at = max([tx.now, *map(_seen, held)])
+    for fact in held:
+        if tx.facts.keys_of(fact.id) != keys:
+            _end(tx, fact, at)
+    decide(tx, HAND, command, at)
+    return next(fact for fact in facts(tx) if tx.facts.keys_of(fact.id) == keys)
 
 
 def end(tx: Tx, id: str) -> Feature:
@@ -132,23 +134,62 @@ def end(tx: Tx, id: str) -> Feature:
     fact = tx.facts.by_id(id)
     if fact is None or fact.valid_to is not None:
         raise NotFound(f"profile: no current fact {id}. Ids stand in the answers of read_profile.")
-    _end(tx, fact)
+    _end(tx, fact, max(tx.now, _seen(fact)))
     return fact
 
 
-def _end(tx: Tx, fact: Feature) -> None:
+def _end(tx: Tx, fact: Feature, at: datetime) -> None:
     command = DeleteFeature(fact.category, fact.tag, fact.name, fact.value, tx.facts.cited(fact.id))
-    decide(tx, HAND, command, tx.now)
+    decide(tx, HAND, command, at)
+
+
+def _seen(fact: Feature) -> datetime:
+    """When a fact was last said, which may be dated in the future."""
+    return fact.verified_at or fact.valid_from
 
 
 def undo(tx: Tx, position: int) -> Decision:
-    """Let a decision count as never made, by another one, which can itself be undone. Raises NotFound."""
+    """Let a decision count as never made, by another one, which can itself be undone; with it what the same hand decided
+    about the slot in the same moment (a correction ends what was there). Raises NotFound."""
     decision = next((made for made in tx.decisions.after(position - 1) if made.seq == position), None)
     if decision is None:
         raise NotFound(f"profile: no decision {position}. Their numbers stand in the log of the profile.")
-    tx.decisions.append(HAND, Undo(decision.key), decision.slot, tx.now)
+    for made in tx.decisions.about(decision.slot) if decision.source == HAND else [decision]:
+        if _of_one_move(made, decision):
+            tx.decisions.append(HAND, Undo(made.key), decision.slot, tx.now)
     settle(tx, decision.slot)
     return decision
+
+
+def _of_one_move(one: Decision, other: Decision) -> bool:
+    kinds = isinstance(one.command, Undo), isinstance(other.command, Undo)
+    return (one.source, one.said_at, kinds[0]) == (other.source, other.said_at, kinds[1])
+
+
+def undo_made(tx: Tx, source: str, command: Command, said_at: datetime) -> bool:
+    """Let what this source decides so count as never made, before it decides it or after; false where that was said
+    already."""
+    slot, key = tx.decisions.slot(command), tx.decisions.key(source, command, said_at)
+    if any(isinstance(made.command, Undo) and made.command.key == key for made in tx.decisions.about(slot)):
+        return False
+    tx.decisions.append(HAND, Undo(key), slot, tx.now)
+    settle(tx, slot)
+    return True
+
+
+def spared(tx: Tx) -> frozenset[int]:
+    """The statements that consolidation ended and a person let stand again."""
+    if not tx.decisions.of(HAND):
+        return frozenset()
+    made = tx.decisions.after()
+    stands = {decision.seq for decision in standing(made)}
+    return frozenset(
+        decision.statement
+        for decision in made
+        if decision.source == CONSOLIDATION
+        and isinstance(decision.command, DeleteFeature)
+        and decision.seq not in stands
+    )
 
 
 def replay(tx: Tx) -> int:
@@ -208,15 +249,17 @@ def _tell(spans: list[Span], decision: Decision, command: Command) -> None:
                 spans[index] = replace(spans[index], valid_to=decision.said_at)
         return
     same = [index for index, span in enumerate(spans) if span.decision.statement == decision.statement]
-    if same and same[-1] in open_:
-        spans[same[-1]] = _strengthened(spans[same[-1]], decision, command)
-        return
+    again = bool(same) and same[-1] in open_
+    stated = same[-1] if again else len(spans)
     for index, span in enumerate(spans):
         replaced = index in open_ and span.single and command.single
         # what a deletion ended a moment ago, by the same hand, gave way to this
-        gave_way = span.valid_to == decision.said_at and span.superseded_by < 0 and index not in same
-        if replaced or gave_way:
-            spans[index] = replace(span, valid_to=decision.said_at, superseded_by=len(spans))
+        gave_way = span.valid_to == decision.said_at and span.superseded_by < 0
+        if index not in same and (replaced or gave_way):
+            spans[index] = replace(span, valid_to=decision.said_at, superseded_by=stated)
+    if again:
+        spans[stated] = _strengthened(spans[stated], decision, command)
+        return
     spans.append(
         Span(
             decision=decision,
@@ -232,11 +275,11 @@ def _tell(spans: list[Span], decision: Decision, command: Command) -> None:
 
 
 def _strengthened(span: Span, decision: Decision, command: AddFeature) -> Span:
-    """Said again: the higher importance, a confidence nearer to 1, one more source, the latest sighting."""
+    """Said again: the higher importance, a confidence nearer to 1, more sources, the latest sighting."""
     return replace(
         span,
         importance=max(span.importance, command.importance),
-        confidence=1 - (1 - span.confidence) * DOUBT_LEFT,
+        confidence=max(command.confidence, 1 - (1 - span.confidence) * DOUBT_LEFT),
         citations=tuple(sorted({*span.citations, *command.citations})),
         verified_at=decision.said_at,
     )

@@ -18,6 +18,9 @@ K1, B = 1.2, 0.75
 TRACE = 1e-6
 """What a score below the fused width still counts, relative to the best: its order stays, for those who page far."""
 
+LEAST_EDGE, MOST_EDGE = 86_400.0, 30 * 86_400.0
+"""Seconds: a day and a month. How soon, and how late, a time that a query names is half forgotten."""
+
 Positions = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
@@ -44,6 +47,8 @@ class Weights:
     """The share of its score that an episode loses where all of it is questions: an answer tells."""
     recency: float = 0.05
     """For the newest candidate; falls with age."""
+    time: float = 0.3
+    """The part of its score that an episode gets once more where it was said at a time that the query names."""
     importance: float = 0.1
     """The share of its score that an episode gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
     role: float = 0.05
@@ -139,6 +144,21 @@ def _among(known: Positions, seqs: Positions) -> npt.NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(known, seqs), len(known) - 1)
     found: npt.NDArray[np.bool_] = known[at] == seqs
     return found
+
+
+def in_time(
+    ranking: Ranking, seqs: Positions, said_at: Values, since: float, until: float, weights: Weights
+) -> Ranking:
+    """With a signal for episodes said between two times (all in seconds since 1970), in proportion to their scores: what
+    has nothing to do with the query does not win by its date.
+
+    The signal has soft edges: it halves with every half length of the range before it, but only with twice the length
+    behind it, since people tell of a time when it is over. These are `LEAST_EDGE` and `MOST_EDGE` at least and at most.
+    """
+    before, behind = (np.clip((until - since) * lengths, LEAST_EDGE, MOST_EDGE) for lengths in (0.5, 2.0))
+    halvings = np.maximum(since - said_at, 0) / before + np.maximum(said_at - until, 0) / behind
+    scores = ranking.scored.scores[np.searchsorted(ranking.seqs, seqs)]
+    return ranking.plus("time", seqs, weights.time * scores * 0.5**halvings)
 
 
 def _placed(joined: Positions, seqs: Positions, values: Values) -> Values:

@@ -214,7 +214,7 @@ class Rules:
     def _continued(self, clauses: list[str], index: int) -> str:
         """The clauses that only go on with the list begun at `index`: "tea, coffee and hiking" is cut at commas."""
         for last, clause in enumerate(clauses[index + 1 : index + 9], index + 1):
-            if not self.grammar["item"].fullmatch(clause):
+            if not self.grammar["further"].fullmatch(clause):
                 break
             if self.grammar["last_item"].search(clause):
                 return "".join(f", {part}" for part in clauses[index + 1 : last + 1])
@@ -227,7 +227,9 @@ class Rules:
         if any(self._refuses(rule, text) for name, text in groups.items() if name != "manner"):
             return
         value = groups.get("value") or groups[match.lastgroup or "value"]
-        values = self._items(value + more) if rule.listed else [value]
+        if not match[0].endswith(value):
+            more = ""  # what follows the next comma goes on with something else
+        values = self._items(value, more) if rule.listed else [value]
         for value in values:
             if rule.listed and self._refuses(rule, value):
                 continue
@@ -259,9 +261,9 @@ class Rules:
             return True
         return bool(self.grammar["value"].search(value) or rule.refused.search(value))
 
-    def _items(self, value: str) -> list[str]:
+    def _items(self, value: str, more: str = "") -> list[str]:
         """The items of a list, or the value itself where it may be one name ("Romeo and Juliet")."""
-        items = [item.strip() for item in self.grammar["separator"].split(value)]
+        items = [item.strip() for item in self.grammar["separator"].split(value + more)]
         if self.grammar["inseparable"].search(value) or not all(map(self.grammar["item"].fullmatch, items)):
             return [value]
         return items

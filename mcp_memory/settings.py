@@ -42,6 +42,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of its score that a memory loses where all of it is questions."""
     recency: float = Field(default=0.05, ge=0)
     """For the newest; falls with age."""
+    time: float = Field(default=0.3, ge=0, le=1)
+    """The part of its score that a memory gets once more where it was said at a time that the query names."""
     importance: float = Field(default=0.1, ge=0, le=0.5)
     """The share of its score that a memory gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
     role: float = Field(default=0.05, ge=0, le=0.5)
@@ -73,7 +75,10 @@ class Settings(BaseSettings):
     summarise_model: str = ""
     """The model that summarises sessions; empty for `language_model`."""
     route_model: str = ""
-    """The model that says what kind of memory something is; empty for `language_model`."""
+    """The model that chooses how to search, splits questions and judges what was found; empty for `language_model`, `agent`
+    for rules alone."""
+    route_seconds: float = Field(15.0, ge=0)
+    """The longest that such a model may hold up a search; then the answer is what was found until then."""
     language_model_seconds: float = Field(60.0, ge=1)
     """The longest wait for one answer of a language model."""
     extract_messages: int = Field(5, ge=1, le=100)

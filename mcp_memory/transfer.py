@@ -57,13 +57,14 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision as it comes from elsewhere; `citations` are ids of episodes."""
+    """A decision as it comes from elsewhere; `citations` are ids of episodes. One that is `undone` counts as never made."""
 
     source: str
     created_at: datetime
     command: Command
     citations: tuple[str, ...]
     said_at: datetime | None
+    undone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,14 @@ def episode(said: Episode) -> Record:
 
 
 def decisions(tx: Tx) -> list[Record]:
-    """The decisions of a scope that nothing else leads to, without those that were undone."""
-    made = [one for one in profile.standing(tx.decisions.after()) if one.source != profile.RulesView.name]
-    return [_decision(tx, one, one.command) for one in made if not isinstance(one.command, Undo)]
+    """The decisions of a scope that nothing else leads to, and all that were undone."""
+    made = tx.decisions.after()
+    stands = {one.seq for one in profile.standing(made)}
+    return [
+        _decision(tx, one, one.command) | ({} if one.seq in stands else {"undone": True})
+        for one in made
+        if not isinstance(one.command, Undo) and (one.source != profile.RulesView.name or one.seq not in stands)
+    ]
 
 
 def _decision(tx: Tx, made: Decision, command: Command) -> Record:
@@ -211,7 +217,14 @@ def _decided(fields: Record, where: str) -> Decided:
     least = ("category", "tag", "feature", *(["value"] if kind == "add" else []))
     stated = _read(command, readers, where, required=least)
     made = AddFeature(**stated) if kind == "add" else DeleteFeature(**stated)
-    return Decided(values["source"], values["created_at"], made, values.get("citations", ()), values.get("said_at"))
+    return Decided(
+        source=values["source"],
+        created_at=values["created_at"],
+        command=made,
+        citations=values.get("citations", ()),
+        said_at=values.get("said_at"),
+        undone=values.get("undone", False),
+    )
 
 
 Reader = tuple[Callable[[Any], Any], str]
@@ -298,6 +311,7 @@ _DECISION: dict[str, Reader] = {
     "said_at": _TIME,
     "command": (_checked(dict), "an object"),
     "citations": (_listed(_ID[0]), "a list of ids of memories"),
+    "undone": _FLAG,
 }
 _COMMAND: dict[str, Reader] = {"category": _TEXT, "tag": _TEXT, "feature": _TEXT, "value": _TEXT}
 _ADD: dict[str, Reader] = {"single": _FLAG, "importance": _SHARE, "confidence": _SHARE}
@@ -325,10 +339,14 @@ def decide(tx: Tx, made: Sequence[Decided], places: Mapping[str, int]) -> int:
         if one.citations and not cited:
             continue
         said_at = one.said_at or max((said.occurred_at for said in cited), default=one.created_at)
-        if (one.source, said_at, _bare(one.command)) in before:
-            continue
-        command = replace(one.command, citations=tuple(said.seq for said in cited))
-        applied += profile.decide(tx, one.source, command, said_at)
+        derived = one.undone and one.source == profile.RulesView.name
+        known = derived or (one.source, said_at, _bare(one.command)) in before
+        taken_back = one.undone and profile.undo_made(tx, one.source, one.command, said_at)
+        if not known:
+            command = replace(one.command, citations=tuple(said.seq for said in cited))
+            applied += profile.decide(tx, one.source, command, said_at)
+        elif taken_back:
+            applied += 1
     return applied
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal, get_args
 
 Role = Literal["user", "assistant", "system", "tool"]
@@ -256,16 +256,39 @@ Scalar = str | float | int | bool
 
 
 @dataclass(frozen=True, slots=True)
+class Period:
+    """A moment (`first == last`) or a day, both ends counting. A time without a zone that it is compared with is one of
+    `zone`."""
+
+    first: datetime
+    last: datetime
+    zone: tzinfo = UTC
+
+
+Value = Scalar | Period
+
+Operator = Literal["=", "!=", "<", "<=", ">", ">="]
+
+
+@dataclass(frozen=True, slots=True)
 class Compare:
     field: str
-    operator: Literal["=", "!=", "<", "<=", ">", ">="]
-    value: Scalar
+    operator: Operator
+    value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class In:
     field: str
-    values: tuple[Scalar, ...]
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """`%` stands for any characters and `_` for one; after a backslash both, and the backslash, stand for themselves."""
+
+    field: str
+    pattern: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +311,7 @@ class Or:
     operands: tuple[Filter, ...]
 
 
-Filter = Compare | In | IsNull | Not | And | Or
+Filter = Compare | In | Like | IsNull | Not | And | Or
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,21 +333,32 @@ EVERYTHING = Selection()
 
 
 Order = Literal["relevance", "time"]
+Mode = Literal["auto", "direct", "split", "chain"]
+
+MODES: tuple[Mode, ...] = ("auto", "direct", "split", "chain")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a search is asked. `upto` is the last position of the log that counts; `after` the last (score, position) that
-    was given already, and `given` how many those were."""
+    """What a search is asked.
+
+    `mode` is the strategy by which it is searched for; `direct` never asks a language model. `rewrites` are searched for
+    beside the query: its parts, or what a chain looked for next. `upto` is the last position of the log that counts;
+    `after` the last (score, position) that was given already, and `given` how many those were. "Last week" is seen from
+    `asked_at`; None is now.
+    """
 
     query: str
     selection: Selection = EVERYTHING
     limit: int = 10
     expand: int = 3
     order: Order = "relevance"
+    mode: Mode = "direct"
+    rewrites: tuple[str, ...] = ()
     upto: int | None = None
     after: tuple[float, int] | None = None
     given: int = 0
+    asked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ TRIES = 6
 
 _CLAIM = timedelta(minutes=5)
 _POLL_SECONDS = 15.0
+_LOOKED_AFTER = timedelta(days=1)  # a view with more patience is due when something is added
 _PAID_AT_ONCE = 4
 _COUNTED = 1_000
 
@@ -168,18 +169,20 @@ class Views:
         scope: Scope,
         *,
         within: float,
-        learning: float = 0.0,
+        learning: float | None = None,
         thorough: bool = False,
         skip: Sequence[str] = (),
         also: Sequence[View] = (),
     ) -> None:
         """Bring every view of the scope up to date: inline ones fully, those that are awaited for at most `within` seconds,
-        the others for at most `learning`; what is not done by then goes on in the background. With `thorough`, batches
-        that are not full yet too. `also` are views that are not kept up to date otherwise."""
+        the others for at most `learning`, or not at all where it is None; what is not done by then goes on in the
+        background. With `thorough`, batches that are not full yet too. `also` are views that are not kept up to date
+        otherwise."""
 
         def behind(tx: Tx) -> tuple[bool, list[View]]:
             inline = any(self._follows(tx, view.name) for view in self.inline if view.name not in skip)
             slow = [view for view in (*self.views, *also) if not view.outside and view.name not in skip]
+            slow = [view for view in slow if view.awaited or learning is not None]
             return inline, [view for view in slow if self._is_due(tx, view, thorough=thorough)]
 
         while True:
@@ -189,7 +192,7 @@ class Views:
             await self._store.write(scope, lambda tx: self.follow(tx, skip=skip), durable=False)
         tasks = [(view.awaited, self._task(scope, view, None, thorough=thorough)) for view in views]
         await self._wait([task for awaited, task in tasks if awaited], within)
-        await self._wait([task for awaited, task in tasks if not awaited], learning)
+        await self._wait([task for awaited, task in tasks if not awaited], learning or 0.0)
 
     def _follows(self, tx: Tx, view: str) -> bool:
         """Whether there is something that an inline view has not followed yet, and may try to by now."""
@@ -310,6 +313,7 @@ class Views:
             if rejected and batch and len(batch.seqs) == 1 and tx.cursors.of(view.name).rejections + 1 >= TRIES:
                 if self._done(tx, view, batch):
                     tx.cursors.set_aside(view.name, batch.seqs[0], reason)
+                    tx.cursors.start_afresh(view.name)
                     log.warning("%s goes on without one episode: %s", view.name, reason)
                 return 0.0
             retry_at = tx.cursors.fail(view.name, reason, rejected=rejected, wait=wait)
@@ -326,7 +330,7 @@ class Views:
         async def look() -> None:
             await asyncio.sleep(delay)
             with contextlib.suppress(StoreError):
-                await self.catch_up(scope, within=0.0)
+                await self.catch_up(scope, within=0.0, learning=0.0)
 
         if (waiting := self._retries.get((scope, view))) is not None:
             waiting.cancel()
@@ -358,12 +362,16 @@ class Views:
     def _done(self, tx: Tx, view: View, batch: Batch) -> bool:
         if batch.again:
             tx.cursors.unmark(view.name, batch.seqs)
+            tx.cursors.release(view.name, self._owner)
+            if tx.cursors.of(view.name).position >= tx.log.last():  # else the failures may be those of what comes next
+                tx.cursors.start_afresh(view.name)
             return True
         return tx.cursors.advance(view.name, batch.position, batch.seqs[-1])
 
     def _apply(self, view: View, batch: Batch, derived: Any, thorough: bool, tx: Tx) -> bool:
         """Write a batch; whether there is more to derive."""
-        self.apply(tx, view, batch, derived)
+        if not self.apply(tx, view, batch, derived):
+            tx.cursors.release(view.name, self._owner)
         return self._is_due(tx, view, thorough=thorough)
 
     def retry_aside(self, tx: Tx, view: str) -> int:
@@ -371,6 +379,8 @@ class Views:
         seqs = [aside.seq for aside in tx.cursors.aside() if aside.view == view]
         tx.cursors.forget_aside(view, seqs)
         tx.cursors.mark(view, seqs)
+        if seqs:
+            tx.cursors.start_afresh(view)
         return len(seqs)
 
     def _all(self) -> list[InlineView | View]:
@@ -448,11 +458,16 @@ class Views:
     async def _work(self) -> None:
         while True:
             try:
-                for scope in await self._store.due([view.name for view in self._all()]):
-                    await self.catch_up(scope, within=60.0)
+                for scope in await self._store.due(self._looked_after()):
+                    await self.catch_up(scope, within=60.0, learning=0.0)
             except StoreError as error:
                 log.warning("catching up failed: %s", error)
             await asyncio.sleep(_POLL_SECONDS)
+
+    def _looked_after(self) -> list[str]:
+        """The views that may become due without anything being added: they failed, were left behind, or wait a little."""
+        slow = [view.name for view in self.views if not view.outside and view.patience < _LOOKED_AFTER]
+        return [*(view.name for view in self.inline), *slow]
 
     async def stop(self) -> None:
         tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._retries.values()]

@@ -43,7 +43,7 @@ def window(tx: Tx, session_id: str, tokens: int, idle: timedelta) -> Window:
     if not left:
         return Window(tuple(kept), "")
     budget = int(tokens * _SUMMARY_SHARE)
-    if tx.log.expires():  # what is written down may tell of something that has expired since
+    if tx.log.expires(session_id):  # what is written down may tell of something that has expired since
         return Window(tuple(kept), summarise(left, budget))
     summary = tx.summaries.of(session_id)
     if summary is None:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mcp_memory.cli import main
+from mcp_memory.store import quantizer, vectors
 
 Run = Callable[..., Result]
 
@@ -220,7 +221,7 @@ def test_json_is_one_object_on_stdout_and_nothing_else(run: Run, command: list[s
         (["add", "x", "--metadata", "[1]"], 2, "metadata"),
         (["add", "x", "--role", "king"], 2, "role"),
         (["forget"], 2, "forget what?"),
-        (["forget", "e0000000000"], 1, "not found"),
+        (["forget", "e0000000000"], 2, "not found"),
         (["forget", "e0000000000", "--everything"], 2, "ids stand alone"),
         (["rebuild", "everything"], 2, "everything"),
         (["--embedder", "nobody:x", "stats"], 2, "nobody:x"),
@@ -282,6 +283,19 @@ def test_the_doctor_finds_a_used_memory_sound(run: Run, read: Read) -> None:
     found = verdicts(read("doctor", "--vacuum"))
     assert set(found.values()) == {"ok"}
     assert {"integrity", "embedder", "view words", "view vectors/hashing:256", "erasure", "vacuum"} <= found.keys()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_doctor_names_the_extra_where_a_memory_is_large_and_has_no_index(
+    run: Run, read: Read, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.setattr(quantizer, "available", lambda: installed)
+    run("add", "I like old maps.")
+    assert verdicts(read("doctor"))["index"] == "ok"
+    monkeypatch.setattr(vectors, "IN_MEMORY", 1)
+    [check] = [check for check in read("doctor")["checks"] if check["id"] == "index"]
+    assert check["verdict"] == ("ok" if installed else "warn")
+    assert ("mcp-memory[scale]" in check.get("advice", "")) != installed
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")

@@ -36,7 +36,7 @@ def test_the_table_of_settings_is_up_to_date_and_describes_each(generate: Module
 def test_every_json_example_of_the_readme_can_be_read() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     examples = re.findall(r"```json\n(.*?)```", readme, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 4
     for example in examples:
         assert json.loads(example)
 

@@ -20,14 +20,14 @@ PACKAGE = ROOT / "mcp_memory"
 LAYERS = [
     {"types", "protocols", "errors"},
     {
-        "filters", "text", "ranking", "prompts", "rules", "timeparse", "redaction", "reading", "commands", "classification",
-        "likeness", "questions", "rerankers", "tokens", "updates", "workers",
+        "fields", "filters", "grammar", "text", "ranking", "prompts", "rules", "times", "timeparse", "redaction", "reading",
+        "commands", "classification", "likeness", "tokens", "queries", "questions", "rerankers", "updates", "workers",
     },
     {"store"},
     {"views"},
     {
         "working", "episodic", "profile", "extraction", "consolidation", "handing", "retrieval", "context", "forgetting",
-        "transfer", "providers",
+        "transfer", "providers", "strategies",
     },
     {"memory"},
     {"settings"},
@@ -46,7 +46,7 @@ UPWARD = {
 """The few imports that point up, and why."""
 
 EDGES = {"server", "tools", "http", "stdio", "demo", "doctor"}
-DRIVERS = {"apsw", "sqlite_vec", "sqlite3", "psycopg", "asyncpg"}
+DRIVERS = {"apsw", "sqlite_vec", "faiss", "sqlite3", "psycopg", "asyncpg"}
 
 
 def modules() -> list[Path]:
@@ -117,7 +117,7 @@ def test_every_exception_is_still_needed() -> None:
     [
         ({"mcp"}, EDGES),
         (DRIVERS, {"store"}),
-        ({"lark"}, {"filters"}),
+        ({"lark"}, {"grammar"}),
         ({"uvicorn", "starlette"}, {"http", "dashboard"}),
         ({"anthropic"}, {"providers"}),
         ({"json_repair"}, {"reading"}),

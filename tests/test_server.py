@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import CallToolResult, TextContent, TextResourceContents
 
-from mcp_memory.server import NAME
+from mcp_memory.server import NAME, build_server
 from mcp_memory.settings import Settings
 from mcp_memory.text import count_tokens
 
@@ -381,6 +381,26 @@ async def test_half_a_character_anywhere_is_stored_or_refused_but_never_a_failur
         {"query": "x", "session_id": half},
     ):
         assert "server's own" not in text_of(await client.call_tool("search_memory", arguments))
+
+
+async def test_a_filter_reaches_into_metadata_and_knows_the_zone(settings: Settings) -> None:
+    zoned = settings.model_copy(update={"timezone": "Asia/Shanghai"})
+    async with Client(build_server(zoned)) as client:
+        for day, city in (("2026-04-30", "San Remo"), ("2026-05-01", "San José"), ("2026-05-02", "Turku")):
+            await call(client, "add_memory", content=f"A day in {city}", timestamp=f"{day}T07:00",
+                       metadata={"trip": {"city": city, "cost": len(city)}})  # fmt: skip
+
+        async def cities(filter: str) -> list[str]:
+            found = await call(client, "search_memory", filter=filter)
+            return [hit["metadata"]["trip"]["city"] for hit in found["memories"]]
+
+        assert await cities("trip.city LIKE 'San %'") == ["San José", "San Remo"]
+        assert await cities("occurred_at = date('2026-05-01')") == ["San José"]
+        assert await cities("occurred_at >= date('2026-05-01') AND NOT metadata.trip.cost < 8") == ["San José"]
+        refused = await client.call_tool("search_memory", {"filter": "trip.city = 'Turku' AND trip.cost <> 5"})
+        assert refused.is_error
+        *_, shown, caret = text_of(refused).splitlines()
+        assert shown[caret.index("^") :].startswith("<> 5")
 
 
 # ---- what clients send

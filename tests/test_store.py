@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -19,6 +20,7 @@ from mcp_memory.errors import InvalidFilter
 from mcp_memory.protocols import Store, Tx
 from mcp_memory.store import vectors as vectors_module
 from mcp_memory.store.sqlite import SQLiteStore
+from mcp_memory.store.sqlite import Tx as SQLiteTx
 from mcp_memory.testing import Clock
 from mcp_memory.types import (
     AddFeature,
@@ -36,11 +38,24 @@ from mcp_memory.types import (
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
+
 Making = Callable[[Path, Clock], Store]
 
+
+class IndexedStore(SQLiteStore):
+    """Every question is asked twice: the first time the index is asked for, the second time it answers."""
+
+    async def read(self, scope: Scope, function: Callable[[SQLiteTx], T]) -> T:
+        await super().read(scope, function)
+        await anyio.to_thread.run_sync(self.indexes.settle)
+        return await super().read(scope, function)
+
+
 STORES: dict[str, Making] = {
-    "sqlite": lambda folder, clock: SQLiteStore(folder, now=clock),
-    "sqlite-without-extensions": lambda folder, clock: SQLiteStore(folder, now=clock, extensions=False),
+    "sqlite": lambda folder, clock: SQLiteStore(folder, now=clock, scale=False),
+    "sqlite-without-extensions": lambda folder, clock: SQLiteStore(folder, now=clock, extensions=False, scale=False),
+    "sqlite-with-scale": lambda folder, clock: IndexedStore(folder, now=clock),
 }
 
 HOSTILE = [
@@ -404,6 +419,18 @@ async def chosen(store: Store, scope: Scope, clock: Clock) -> Scope:
         ({"filter": "speaker = 'Bo'"}, "c"),
         ({"filter": "kind = 'step'", "agent_id": "x", "session_id": "s"}, ""),
         ({"filter": "importance = 0.5"}, "abcde"),
+        ({"filter": "n > 2"}, "a"),
+        ({"filter": "area LIKE 'f__d'"}, "ae"),
+        ({"filter": "area IS NULL"}, "bc"),
+        ({"filter": "NOT area = 'food'"}, "bcd"),
+        ({"filter": "area NOT IN ('food')"}, "d"),
+        ({"filter": "area NOT LIKE 'fo%'"}, "d"),
+        ({"filter": "tags = 'red' OR speaker = 'Bo'"}, "bc"),
+        ({"filter": "occurred_at < date('2025-01-03')"}, "ab"),
+        ({"filter": "occurred_at <= date('2025-01-03')"}, "abc"),
+        ({"filter": "expires_at IS NOT NULL"}, "e"),
+        ({"filter": "content IN ('a', 'z') OR content > 'd'"}, "ae"),
+        ({"filter": "NOT (role = 'user' AND NOT kind = 'step')", "since": datetime(2025, 1, 3, tzinfo=UTC)}, "c"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -717,6 +744,28 @@ async def test_what_came_later_does_not_crowd_out_what_is_asked_up_to_a_position
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     await put_vectors(store, scope, given, units)
     right(await close(store, scope, query, upto=given[49]), exact(given, units, query, upto=given[49]))
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "by the index or a scan"])
+async def test_a_filter_that_keeps_one_in_a_thousand_is_filled_all_the_same(
+    store: Store, scope: Scope, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    if not in_memory:
+        monkeypatch.setattr(vectors_module, "IN_MEMORY", 3)
+    said = [Message(f"t{i}", metadata={"rank": i % 1000, "half": i % 2}) for i in range(3_000)]
+    given = await seqs(store, scope, *said)
+    units = random_units(9_000, 5)
+    query = random_units(1, 6)[0]
+    rare = given[7::1000]
+    near = np.repeat([seq not in rare for seq in given], 3)
+    units[near] = query + 0.05 * units[near]  # whatever the filter leaves out is closer than what it keeps
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    await put_vectors(store, scope, given, units)
+    selection = Selection(filters.parse("(rank >= 7 AND rank < 8 OR rank LIKE 'x') AND NOT half = 0"))
+    within = await store.read(scope, lambda tx: tx.log.matching(selection))
+    assert within == rare
+    right(await close(store, scope, query, within=within), exact(given, units, query, within))
+    assert (await close(store, scope, query, within=within)).keys() == set(rare)
 
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "by the index or a scan"])

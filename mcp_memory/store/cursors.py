@@ -75,6 +75,10 @@ class Cursors:
             (position, self._scope, view),
         )
 
+    def start_afresh(self, view: str) -> None:
+        """Release the claim and forget the failures, at the same position."""
+        self._db.execute(f"UPDATE cursors SET {_AFRESH} WHERE scope = ? AND view = ?", (self._scope, view))
+
     def claim(self, view: str, owner: str, until: datetime, *, instead_of: str = "") -> bool:
         """Take the view's next batch for oneself until then; false while another owner holds it. `instead_of` is an owner
         who is known to be gone."""

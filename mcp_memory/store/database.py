@@ -263,6 +263,8 @@ def set_aside(path: Path) -> Path:
     for suffix in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    for index in path.parent.glob(f"{path.name}-nearest-*"):  # made from it, and of no use without it
+        index.unlink(missing_ok=True)
     log.error("the memory file was damaged and is kept as %s", aside)
     return aside
 

@@ -36,6 +36,15 @@ class Decisions:
         """What two commands share that say the same, and the tombstone of a forgotten fact stands for."""
         return self._keys.of("statement", command.category, command.tag, folded(command.feature), folded(command.value))
 
+    def mark(self, text: str) -> int:
+        """What stands for a text in this file only."""
+        return self._keys.of("mark", text)
+
+    def key(self, source: str, command: Command, said_at: datetime) -> int:
+        """What stands for a decision of this source at that time, also where it is made again."""
+        kind = "delete" if isinstance(command, DeleteFeature) else "add"
+        return self._keys.of("decision", source, kind, str(self.statement(command)), str(moment(micros(said_at))))
+
     # ---- writing
 
     def append(self, source: str, command: Command | Undo, slot: int, said_at: datetime) -> int:
@@ -101,8 +110,9 @@ class Decisions:
     # ---- reading
 
     def about(self, slot: int) -> list[Decision]:
-        """What was decided about a slot, in the order in which it was said."""
-        return self._read("AND slot = ? ORDER BY said_at, seq", slot)
+        """What was decided about a slot, in the order in which it was said. What consolidation made of something comes
+        after it, also where a view has been derived again since."""
+        return self._read(f"AND slot = ? ORDER BY said_at, source = '{CONSOLIDATION}', seq", slot)
 
     def after(self, position: int = 0) -> list[Decision]:
         """What was decided after a position of the log, in the order of the log."""
@@ -142,5 +152,5 @@ class Decisions:
         else:
             command = (AddFeature if kind == "add" else DeleteFeature)(**body, citations=citations)
             statement = self.statement(command)
-            key = self._keys.of("decision", source, kind, str(statement), str(said_at))
+            key = self.key(source, command, moment(said_at))
         return Decision(seq, source, moment(created_at), moment(said_at), slot, command, statement, key)

@@ -108,6 +108,14 @@ class Facts:
         )
         return tuple(seq for (seq,) in rows)
 
+    def learned_at(self) -> dict[str, datetime]:
+        """When each fact was first stated to us, which may be long after it was said."""
+        rows = self._db.rows(
+            "SELECT f.ident, d.created_at FROM facts f CROSS JOIN decisions d ON d.seq = f.decision WHERE f.scope = ?",
+            (self._scope,),
+        )
+        return {id_of("f", ident): moment(created_at) for ident, created_at in rows}
+
     def last_decision(self, ids: Iterable[str]) -> int:
         """The position of the last decision that stated one of these facts."""
         last: int | None = self._db.row(

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from mcp_memory import filters
+from mcp_memory import fields
+from mcp_memory.store.conditions import COLUMNS
 from mcp_memory.store.database import Connection
 from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.keys import Keys, id_of, ident_of, new_ident
-from mcp_memory.store.selecting import COLUMN_FIELDS, Selecting
+from mcp_memory.store.selecting import Selecting
 from mcp_memory.store.texts import Texts
 from mcp_memory.store.times import micros, moment
 from mcp_memory.types import (
@@ -137,8 +138,8 @@ class Log:
     def _labels(self, episode: Episode) -> list[tuple[int, int, int, int]]:
         return [
             (self._scope, self._keys.often("field", name), self._keys.often("value", value), episode.seq)
-            for name, value in filters.labels(episode)
-            if name not in COLUMN_FIELDS
+            for name, value in fields.labels(episode)
+            if name not in COLUMNS
         ]
 
     def restore(self, message: Message, id: str, created_at: datetime) -> Stored | None:
@@ -308,11 +309,14 @@ class Log:
         )
         return [_episode(row) for row in reversed(rows)]
 
-    def expires(self) -> bool:
-        """Whether anything in the scope has a time to live."""
-        return bool(
-            self._db.row("SELECT 1 FROM episodes WHERE scope = ? AND expires_at IS NOT NULL LIMIT 1", (self._scope,))
-        )
+    def expires(self, session_id: str | None = None) -> bool:
+        """Whether anything in the scope, or in one session of it, has a time to live."""
+        condition, values = "scope = ?", [self._scope]
+        if session_id is not None:
+            condition += " AND session = ?"
+            values.append(self._keys.often("session", session_id))
+        query = f"SELECT 1 FROM episodes WHERE {condition} AND expires_at IS NOT NULL LIMIT 1"
+        return bool(self._db.row(query, tuple(values)))
 
     def sessions(self) -> list[tuple[str, int]]:
         """The scope's sessions with their number of episodes, the latest first."""

@@ -100,6 +100,8 @@ class Matrix:
         self.epoch = epoch
         self.last = 0
         self.count = 0
+        self.too_large = False
+        """Whether the scope had more vectors than are kept in memory, as of the epoch."""
         self._ids = np.empty(0, np.int64)
         self._derived_from = np.empty(0, np.int64)
         self._contexts = np.empty(0, np.bool_)
@@ -156,8 +158,11 @@ class Matrices:
             self._kept.popitem(last=False)
         return matrix
 
-    def drop(self, embedder: int, scope: int) -> None:
-        del self._kept[embedder, scope]
+    def begin(self, embedder: int, scope: int, epoch: int, *, too_large: bool = False) -> Matrix:
+        """An empty one in the place of what there is."""
+        matrix = self._kept[embedder, scope] = Matrix(epoch)
+        matrix.too_large = too_large
+        return matrix
 
 
 def rows_of(matrix: npt.NDArray[np.uint8] | npt.NDArray[np.int8]) -> list[bytes]:

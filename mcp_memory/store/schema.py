@@ -12,13 +12,16 @@ What is where, and why:
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcp_memory import fields
 from mcp_memory.errors import StoreTooNew
+from mcp_memory.store.keys import Keys
 
 if TYPE_CHECKING:
     from mcp_memory.store.database import Connection
@@ -160,6 +163,39 @@ CREATE TABLE aside (
 """
 
 
+def _labels(connection: Connection) -> None:
+    """Labels for what could not be filtered on before: entities, and what lies inside objects of metadata."""
+    keys = Keys(connection.row("SELECT value FROM meta WHERE name = 'key'"))
+    after = 0
+    while rows := connection.rows(
+        "SELECT seq, scope, body FROM episodes CROSS JOIN texts ON position = seq WHERE seq > ? ORDER BY seq LIMIT ?",
+        (after, _AT_ONCE),
+    ):
+        after = rows[-1][0]
+        for seq, scope, text in rows:
+            body = json.loads(text)
+            found = fields.labelled([("entities", body.get("entities")), *fields.named(body.get("metadata", {}))])
+            connection.executemany(
+                "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)",
+                [(scope, keys.often("field", name), keys.often("value", value), seq) for name, value in found],
+            )
+
+
+_AT_ONCE = 1_000
+
+
+def _scale(connection: Connection) -> None:
+    connection.execute(_SCALE)
+
+
+# derivatives that have been removed and may still stand in an index file beside the database
+_SCALE = """
+CREATE TABLE outdated (
+  embedder INTEGER NOT NULL, scope INTEGER NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (embedder, scope, id)
+) WITHOUT ROWID
+"""
+
+
 def _asks(connection: Connection) -> None:
     """What of an episode is questions stands beside its length. Irregular forms fold together now: the words of all
     episodes are indexed again, by their view."""
@@ -174,6 +210,8 @@ MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     # name, what it does, whether it rewrites rows (then a copy of the file is kept first)
     ("first", _first, False),
     ("extraction", _extraction, False),
+    ("labels", _labels, False),
+    ("scale", _scale, False),
     ("asks", _asks, False),
 ]
 

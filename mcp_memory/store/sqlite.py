@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
@@ -11,10 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mcp_memory.store import vectors
 from mcp_memory.store.cursors import Cursors
 from mcp_memory.store.database import Connection, Database
 from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.facts import Facts
+from mcp_memory.store.indexes import Indexes
 from mcp_memory.store.keys import Keys
 from mcp_memory.store.log import Clock, Log
 from mcp_memory.store.matrices import Matrices
@@ -42,6 +45,7 @@ class Tx:
         connection: Connection,
         keys: Keys,
         matrices: Matrices,
+        indexes: Indexes,
         lengths: Lengths,
         scope: int,
         user: str,
@@ -51,6 +55,7 @@ class Tx:
         self._texts = Texts(connection)
         self._keys = keys
         self._matrices = matrices
+        self._indexes = indexes
         self._lengths = lengths
         self._scope = scope
         self.user = user
@@ -81,7 +86,7 @@ class Tx:
         return Summaries(self._db, self._texts, self._keys, self._scope)
 
     def vectors(self, embedder: str) -> Vectors:
-        return Vectors(self._db, self._matrices, self._scope, self.epoch(), embedder)
+        return Vectors(self._db, self._matrices, self._indexes, self._scope, self.epoch(), embedder)
 
     def embedders(self) -> list[str]:
         """The names of the embedders that ever followed this scope."""
@@ -104,13 +109,15 @@ class Tx:
 
 
 class SQLiteStore:
-    """See `protocols.Store`. `now` is the clock of what is stored; `extensions=False` does without sqlite-vec."""
+    """See `protocols.Store`. `now` is the clock of what is stored; `extensions=False` does without sqlite-vec,
+    `scale=False` without faiss."""
 
-    def __init__(self, directory: Path, *, now: Clock, extensions: bool = True) -> None:
+    def __init__(self, directory: Path, *, now: Clock, extensions: bool = True, scale: bool = True) -> None:
         self.path = directory / FILE_NAME
         self.now = now
         self._database = Database(self.path, extensions=extensions)
         self._matrices = Matrices()
+        self.indexes = Indexes(self.path, enabled=scale)
         self._lengths = Lengths()
         self._keys: Keys | None = None
 
@@ -127,7 +134,7 @@ class SQLiteStore:
 
         def call(connection: Connection) -> tuple[T, bool]:
             result = function(self._tx(connection, scope, create=True))
-            return result, connection.row("SELECT 1 FROM meta WHERE name = ?", (_PENDING,)) is not None
+            return result, not _is_erased(connection)
 
         result, pending = await self._database.write(call, durable=durable)
         if pending:
@@ -145,7 +152,8 @@ class SQLiteStore:
                 (key, scope.org, scope.project, scope.user),
             )
             number = connection.row("SELECT id FROM scopes WHERE key = ?", (key,))
-        return Tx(connection, self._keys, self._matrices, self._lengths, number or 0, scope.user, self.now())
+        number = number or 0
+        return Tx(connection, self._keys, self._matrices, self.indexes, self._lengths, number, scope.user, self.now())
 
     async def due(self, views: Sequence[str]) -> list[Scope]:
         """The scopes in which one of these views is behind the log and may be tried again by now."""
@@ -173,9 +181,12 @@ class SQLiteStore:
         return [Scope(*row) for row in rows]
 
     async def finish_erasing(self) -> bool:
-        """Empty the write-ahead log of what was forgotten; false while another process reads an older snapshot."""
+        """Clear the index files and empty the write-ahead log of what was forgotten; false while another process reads an
+        older snapshot."""
 
         def call(connection: Connection) -> bool:
+            if not self.indexes.erase(connection):
+                return False
             if connection.row("SELECT 1 FROM meta WHERE name = ?", (_PENDING,)) is None:
                 return True
             if not connection.truncate_log(_ERASE_WAIT_MS):
@@ -188,9 +199,7 @@ class SQLiteStore:
 
     async def erased(self) -> bool:
         """Whether no forgotten byte is left in the files."""
-        return await self._database.read(
-            lambda connection: connection.row("SELECT 1 FROM meta WHERE name = ?", (_PENDING,)) is None
-        )
+        return await self._database.read(_is_erased)
 
     def copies(self) -> list[str]:
         """The names of the copies of the file that were set aside or kept before a migration."""
@@ -212,6 +221,8 @@ class SQLiteStore:
                 "SQLite": connection.row("SELECT sqlite_version()"),
                 "schema": f"{connection.row('PRAGMA user_version')} of {len(MIGRATIONS)}",
                 "sqlite-vec": connection.row("SELECT vec_version()") if connection.nearest else "",
+                "large": str(vectors.large_scopes(connection)),
+                **self.indexes.describe(),
             }
 
         return await self._database.read(call)
@@ -231,7 +242,15 @@ class SQLiteStore:
         await self._database.outside(call)
 
     async def close(self) -> None:
+        await asyncio.to_thread(self.indexes.stop)
         with contextlib.suppress(Exception):
             if self._keys is not None:
                 await self.finish_erasing()
         await self._database.close()
+
+
+def _is_erased(connection: Connection) -> bool:
+    noted = connection.row(
+        "SELECT EXISTS (SELECT 1 FROM meta WHERE name = ?) OR EXISTS (SELECT 1 FROM outdated)", (_PENDING,)
+    )
+    return not noted

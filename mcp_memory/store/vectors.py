@@ -1,14 +1,17 @@
 """The vectors of one embedder in one scope, and which of them are nearest.
 
 The blobs beside their derivatives are the truth: a scale (32-bit float) and one 8-bit integer a dimension, which keeps a
-cosine to 0.001. A scope of up to `IN_MEMORY` derivatives is compared in memory; a larger one by sqlite-vec's vec0, whose
-candidates are compared again by their blobs, or by a scan in slices where the extension cannot be loaded. All three give
-the same answers. In memory is the fast way by an order of magnitude: docs/architecture.md.
+cosine to 0.001. A scope of up to `IN_MEMORY` derivatives is compared in memory. A larger one is searched through an index
+where faiss is there (indexes.py), else by sqlite-vec's vec0, else by a scan in slices; whichever chooses the candidates,
+they are compared again by their blobs. Memory and slices are exact; vec0 and the index miss one of the nearest now and then
+(docs/benchmarks.md has the recall).
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -17,25 +20,36 @@ import numpy.typing as npt
 
 from mcp_memory.errors import ProviderError
 from mcp_memory.store.database import Connection
+from mcp_memory.store.indexes import WHOLE, Indexes, State
 from mcp_memory.store.matrices import FAR, Close, Matrices, Packed, Rows, Vector, rows_of
 from mcp_memory.types import Derivative, DerivativeKind
 
 IN_MEMORY = 100_000
 """Derivatives of a scope that are kept in memory: 50 MB of 512 dimensions."""
 
+FRESH = 256
+"""Vectors newer than the index that every search compares, before somebody has them encoded."""
+
+_FOLLOWED = 65_536  # how far an index may be behind before it is of no use
+_SLOW_SECONDS = 0.5
 _KINDS: tuple[DerivativeKind, ...] = ("sentence", "context")
 _CHUNK = 128  # vec0's default of 1024 vectors a chunk makes every small scope a large file
 _OVERSAMPLING = 4
 _SLICE = 8_192
 _VEC0_MOST = 4_096  # the largest k that vec0 takes
 
+log = logging.getLogger(__name__)
+
 
 class Vectors:
     """`view` is the embedder's name; a name that was never stored has no vectors yet."""
 
-    def __init__(self, connection: Connection, matrices: Matrices, scope: int, epoch: int, embedder: str) -> None:
+    def __init__(
+        self, connection: Connection, matrices: Matrices, indexes: Indexes, scope: int, epoch: int, embedder: str
+    ) -> None:
         self._db = connection
         self._matrices = matrices
+        self._indexes = indexes
         self._scope = scope
         self._epoch = epoch
         self._name = embedder
@@ -56,7 +70,7 @@ class Vectors:
         )
         if old:
             self._remove(old)
-            self._db.execute("UPDATE scopes SET epoch = epoch + 1 WHERE id = ?", (self._scope,))
+            self._begin_epoch()
         stacked = np.array(vectors, np.float32).reshape(len(derivatives), -1)
         usable = np.isfinite(stacked).all(axis=1) & (np.abs(stacked).max(axis=1, initial=0) > 0)
         if not usable.any():
@@ -85,13 +99,16 @@ class Vectors:
         self._db.executemany(
             "INSERT INTO derivatives(embedder, scope, kind, seq, other, vector) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
-        if self._db.nearest:
+        if self._db.nearest and not self._indexes.enabled:
             if self._behind(last):
                 self._catch_up_index()
             else:
                 ids = range(last + 1, last + 1 + len(rows))
                 quantised = rows_of(_quantised(packed.vectors()[usable]))
                 self._index([(id, self._scope, vector) for id, vector in zip(ids, quantised, strict=True)])
+
+    def _begin_epoch(self) -> None:
+        self._db.execute("UPDATE scopes SET epoch = epoch + 1 WHERE id = ?", (self._scope,))
 
     def _dimensions(self) -> int:
         dimensions: int = self._db.row("SELECT dimensions FROM embedders WHERE id = ?", (self._embedder,))
@@ -101,7 +118,7 @@ class Vectors:
         self._db.execute("INSERT INTO embedders(name, dimensions) VALUES (?, ?)", (self._name, dimensions))
         self._embedder = self._db.row("SELECT id FROM embedders WHERE name = ?", (self._name,))
 
-    # ---- vec0: behind its own cursor wherever a process without the extension wrote or removed
+    # ---- vec0: behind its own cursor wherever a process wrote or removed that has not the extension, or has faiss
 
     def _behind(self, last: int) -> bool:
         indexed = self._db.row("SELECT indexed FROM embedders WHERE id = ?", (self._embedder,))
@@ -184,10 +201,18 @@ class Vectors:
         self._remove(
             self._db.rows(
                 "SELECT id, embedder FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
-            )
+            ),
+            whole=True,
         )
+        self._begin_epoch()
 
-    def _remove(self, rows: Sequence[tuple[int, int]]) -> None:
+    def _remove(self, rows: Sequence[tuple[int, int]], *, whole: bool = False) -> None:
+        if rows and self._indexes.exists(self._embedder, self._scope):
+            outdated = [WHOLE] if whole else [id for id, _ in rows]
+            self._db.executemany(
+                "INSERT OR IGNORE INTO outdated(embedder, scope, id) VALUES (?, ?, ?)",
+                [(self._embedder, self._scope, id) for id in outdated],
+            )
         self._db.executemany("DELETE FROM derivatives WHERE id = ?", [(id,) for id, _ in rows])
         for embedder in {embedder for _, embedder in rows}:
             self._remove_from_index(embedder, [(id,) for id, owner in rows if owner == embedder])
@@ -203,20 +228,59 @@ class Vectors:
         if not self._embedder or len(query) != self._dimensions():
             return FAR
         rows = self._matrix()
-        if rows is not None:
+        with self._matrices.threads.limit(limits=1, user_api="blas"):  # more of them spin, on a busy machine for long
+            if rows is None:
+                return self._compared(query, self.near(query, limit, within, upto))
             allowed = rows.seqs <= upto
             if within is not None:
                 allowed &= np.isin(rows.seqs, np.fromiter(within, np.int64, len(within)))
-            with self._matrices.threads.limit(
-                limits=1, user_api="blas"
-            ):  # more of them spin, on a busy machine for long
-                return rows.close(query, allowed) if len(rows.seqs) else FAR
+            return rows.close(query, allowed) if len(rows.seqs) else FAR
+
+    def near(self, query: Vector, limit: int, within: Sequence[int] | None, upto: int) -> Sequence[int]:
+        """The episodes of a scope too large for memory that are worth comparing: the index's part of `close`."""
+        if within is not None and len(within) <= _OVERSAMPLING * limit:
+            return [seq for seq in within if seq <= upto]
+        state = self._state()
+        if state is not None:
+            found = state.nearest(query, _OVERSAMPLING * limit, within, upto)
+            newer, read = self._nearest_scanned(query, limit, within, upto, state.last)
+            if read >= FRESH:
+                self._indexes.follow(self._embedder, self._scope)
+            return list(dict.fromkeys([*found, *newer]))
+        started = time.monotonic()
         indexed = self._db.nearest and self._has_index(self._embedder) and not self._behind(2**62)
         if indexed and (within is not None or not self._goes_beyond(upto)):  # vec0 chooses before `upto` could
             seqs = self._nearest_indexed(query, limit, within, upto)
         else:
-            seqs = self._nearest_scanned(query, limit, within, upto)
-        return self._compared(query, seqs)
+            seqs, _ = self._nearest_scanned(query, limit, within, upto)
+        if (seconds := time.monotonic() - started) > _SLOW_SECONDS:
+            advice = "its index is being built" if self._indexes.enabled else "pip install 'mcp-memory[scale]'"
+            log.warning("a search in one large memory took %.1f s: %s", seconds, advice)
+        return seqs
+
+    def _state(self) -> State | None:
+        """The index as it may be used in this snapshot; None where there is none, or it is far behind."""
+        if not self._indexes.enabled:
+            return None
+        state = self._indexes.state(self._embedder, self._scope)
+        if state is None:
+            return None
+        if state.epoch < self._epoch:
+            alive = self._db.rows(
+                "SELECT id FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? AND id <= ?",
+                (self._embedder, self._scope, state.base_last, state.last),
+            )
+            newest = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'derivatives'")
+            index = self._indexes.of(self._embedder, self._scope)
+            ids = np.fromiter((id for (id,) in alive), np.int64, len(alive))
+            state = index.prune(state, ids, newest, self._epoch)
+        far = self._db.row(
+            "SELECT 1 FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? LIMIT 1 OFFSET ?",
+            (self._embedder, self._scope, state.last, _FOLLOWED),
+        )
+        if far:
+            self._indexes.follow(self._embedder, self._scope)
+        return None if far else state
 
     def _goes_beyond(self, upto: int) -> bool:
         """Whether anything was derived from later episodes."""
@@ -267,18 +331,25 @@ class Vectors:
         with self._matrices.lock:
             matrix = self._matrices.of(self._embedder, self._scope, self._epoch)
             if matrix.epoch < self._epoch:  # a reader of an older snapshot leaves it as it is
-                ids = self._db.rows(
-                    "SELECT id FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
-                )
-                matrix.keep([id for (id,) in ids], self._epoch)
+                if matrix.count:
+                    ids = self._db.rows(
+                        "SELECT id FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)
+                    )
+                    matrix.keep([id for (id,) in ids], self._epoch)
+                else:
+                    matrix = self._matrices.begin(self._embedder, self._scope, self._epoch)
+            if matrix.too_large:
+                return None
             if not matrix.count and self._is_large():
+                self._matrices.begin(self._embedder, self._scope, self._epoch, too_large=True)
                 return None
             rows = self._db.rows(
-                "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id",
-                (self._embedder, self._scope, matrix.last),
+                "SELECT id, seq, kind, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? "
+                "ORDER BY id LIMIT ?",
+                (self._embedder, self._scope, matrix.last, IN_MEMORY + 1 - matrix.count),
             )
             if matrix.count + len(rows) > IN_MEMORY:
-                self._matrices.drop(self._embedder, self._scope)
+                self._matrices.begin(self._embedder, self._scope, self._epoch, too_large=True)
                 return None
             if rows:
                 matrix.extend(rows)
@@ -311,21 +382,33 @@ class Vectors:
         )
         return [seq for (seq,) in rows]
 
-    def _nearest_scanned(self, query: Vector, limit: int, within: Sequence[int] | None, upto: int) -> list[int]:
+    def _nearest_scanned(
+        self, query: Vector, limit: int, within: Sequence[int] | None, upto: int, last: int = 0
+    ) -> tuple[list[int], int]:
+        """The episodes, and how many vectors were read: all of those above the id `last`."""
         allowed = None if within is None else set(within)
         best: list[tuple[float, int]] = []
-        last = 0
+        read = 0
         while rows := self._db.rows(
             "SELECT id, seq, vector FROM derivatives WHERE embedder = ? AND scope = ? AND id > ? ORDER BY id LIMIT ?",
             (self._embedder, self._scope, last, _SLICE),
         ):
             last = rows[-1][0]
+            read += len(rows)
             kept = [(seq, blob) for _, seq, blob in rows if seq <= upto and (allowed is None or seq in allowed)]
             if kept:
                 similarities = Packed.read([blob for _, blob in kept]).cosines(query)
                 best += zip(similarities.tolist(), (seq for seq, _ in kept), strict=True)
                 best = sorted(best, reverse=True)[: _OVERSAMPLING * limit]
-        return list(dict.fromkeys(seq for _, seq in best))
+        return list(dict.fromkeys(seq for _, seq in best)), read
+
+
+def large_scopes(connection: Connection) -> int:
+    """How many pairs of embedder and scope have more vectors than are kept in memory."""
+    counted: int = connection.row(
+        "SELECT count(*) FROM (SELECT 1 FROM derivatives GROUP BY embedder, scope HAVING count(*) > ?)", (IN_MEMORY,)
+    )
+    return counted
 
 
 def _quantised(vectors: Vector) -> npt.NDArray[np.int8]:

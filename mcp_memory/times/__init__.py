@@ -1,0 +1,1 @@
+"""Words for times in English and Chinese: what they mean on the calendar, and what they mean together."""
