@@ -149,7 +149,7 @@ def _nothing(answer: Answer) -> str:
 def _hit(hit: Hit, sought: Sequence[str], share: int) -> tuple[str, Data, bool]:
     content = text.excerpt(hit.episode.content, sought, share)
     shortened = content != hit.episode.content
-    why = " ".join(f"{signal} {amount:.2f}" for signal, amount in hit.why.items() if amount >= 0.005)
+    why = " ".join(f"{signal} {amount:.2f}" for signal, amount in hit.why.items() if abs(amount) >= 0.005)
     scored = f" {hit.score:.2f}" if hit.why else ""
     line = f"{_said(hit.episode)}{scored}: {content}{' [cut]' if shortened else ''}{_extra(hit.episode)}"
     data = _episode_data(hit.episode, content)
@@ -414,6 +414,7 @@ def _lag_data(lags: Sequence[Lag]) -> Data:
 
 
 def _lag(lag: Lag) -> str:
-    what = "search by meaning" if lag.view.startswith("vectors/") else lag.view
+    kind, _, name = lag.view.partition("/")
+    what = {"vectors": "search by meaning", "reranker": f"reranking by {name}"}.get(kind, lag.view)
     behind = f" is {lag.episodes} memories behind" if lag.episodes else " is not available"
     return f"{what}{behind}{f' ({lag.reason})' if lag.reason else ''}"

@@ -18,8 +18,9 @@ from mcp_memory.extraction import ExtractView
 from mcp_memory.memory import Memory
 from mcp_memory.profile import RulesView
 from mcp_memory.prompts import Category
-from mcp_memory.protocols import Embedder, LanguageModel, Store
+from mcp_memory.protocols import Embedder, LanguageModel, Reranker, Store
 from mcp_memory.ranking import Weights
+from mcp_memory.rerankers import OWN, Reranking
 from mcp_memory.retrieval import Embedders
 from mcp_memory.rules import Rules
 from mcp_memory.settings import AGENT, Settings
@@ -41,10 +42,17 @@ LANGUAGE_MODELS = {
 }
 """Provider name -> `module:class`, imported when it is used."""
 
+RERANKERS = {
+    "cross-encoder": "mcp_memory.providers.reranking:CrossEncoderReranker",
+    "onnx": "mcp_memory.providers.reranking:OnnxReranker",
+    "http": "mcp_memory.providers.reranking:HttpReranker",
+}
+
 ENTRY_POINTS = "mcp_memory.embedders"
+RERANKER_ENTRY_POINTS = "mcp_memory.rerankers"
 LANGUAGE_MODEL_ENTRY_POINTS = "mcp_memory.language_models"
-"""The entry point groups in which other distributions offer embedders and language models: callables that take the model's
-name."""
+"""The entry point groups in which other distributions offer embedders, rerankers and language models: callables that take
+the model's name."""
 
 
 def load_embedder(name: str, config: Settings) -> Embedder:
@@ -65,6 +73,17 @@ def load_language_model(name: str, config: Settings) -> LanguageModel | None:
     }
     model: LanguageModel = _load("language model", name, LANGUAGE_MODELS, LANGUAGE_MODEL_ENTRY_POINTS, options)
     return model
+
+
+def load_reranker(name: str, config: Settings) -> Reranker | None:
+    """The reranker called `provider:model`, whose model is loaded at the first use; None for no name. Raises
+    SettingsError."""
+    if not name:
+        return None
+    if name in OWN:
+        return OWN[name]()
+    reranker: Reranker = _load("reranker", name, RERANKERS, RERANKER_ENTRY_POINTS, {"http": (config.rerank_api_key,)})
+    return reranker
 
 
 def _load(what: str, name: str, own: Mapping[str, str], group: str, options: Mapping[str, tuple[Any, ...]]) -> Any:
@@ -88,10 +107,11 @@ async def open_memory(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     embedder: Embedder | None = None,
     model: LanguageModel | None = None,
+    reranker: Reranker | None = None,
     background: bool = True,
 ) -> AsyncIterator[Memory]:
-    """A memory that runs until the block ends. `now`, `embedder`, `model` (for every role) and `background` are for tests
-    and benchmarks."""
+    """A memory that runs until the block ends. `now`, `embedder`, `model` (for every role), `reranker` and `background` are
+    for tests and benchmarks."""
     config = config or settings.load()
     store = SQLiteStore(config.data_dir, now=now, extensions=not config.no_sqlite_extensions)
     worker = Worker("memory-embedder")
@@ -103,6 +123,8 @@ async def open_memory(
     models = [one for one in dict.fromkeys(loaded.values()) if one is not None]
     extractor, summariser, router = (loaded[name] for name in roles)
     told = Told(*(prompts.read(name, config.prompts_dir) for name in ("route.md", "split.md", "chain.md")))
+    chosen = reranker or load_reranker(config.reranker, config)
+    second = Worker("memory-reranker") if chosen else None
     views = _views(config, store, embedders, extractor, summariser)
     try:
         await store.open()
@@ -114,6 +136,7 @@ async def open_memory(
             embedders,
             models,
             Strategies(router, told, config.route_seconds, store.now),
+            reranking=Reranking(chosen, second) if chosen and second else None,
             weights=Weights(**config.weights.model_dump()),
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),
@@ -126,6 +149,8 @@ async def open_memory(
             await one.close()
         await store.close()
         worker.stop()
+        if second is not None:
+            second.stop()
 
 
 def _views(

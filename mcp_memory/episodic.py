@@ -8,10 +8,10 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mcp_memory import redaction, text
+from mcp_memory import questions, redaction, text
 from mcp_memory.errors import InvalidInput, ProviderError
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.types import Derivative, Episode, Message
+from mcp_memory.types import Derivative, Document, Episode, Message
 from mcp_memory.workers import Worker
 
 if TYPE_CHECKING:
@@ -90,7 +90,12 @@ class WordsView:
     name = "words"
 
     def follow(self, tx: Tx, episodes: Sequence[Episode]) -> None:
-        tx.words.put([(episode.seq, text.words(voiced(episode, spoken(episode)))) for episode in episodes])
+        tx.words.put(
+            [
+                Document(episode.seq, text.words(voiced(episode, spoken(episode))), questions.asks(episode.content))
+                for episode in episodes
+            ]
+        )
 
     def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
         tx.words.remove(seqs)

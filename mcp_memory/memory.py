@@ -21,6 +21,8 @@ from mcp_memory import (
     forgetting,
     handing,
     profile,
+    questions,
+    rerankers,
     retrieval,
     timeparse,
     transfer,
@@ -33,6 +35,7 @@ from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, Se
 from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
+from mcp_memory.rerankers import Reranking
 from mcp_memory.retrieval import Embedders, Found, Meaning
 from mcp_memory.strategies import DIRECT, Strategies, Trail
 from mcp_memory.transfer import Imported
@@ -40,6 +43,7 @@ from mcp_memory.types import (
     Decision,
     Episode,
     Feature,
+    Hit,
     Lag,
     Message,
     Question,
@@ -126,6 +130,7 @@ class Memory:
         strategies: Strategies,
         *,
         weights: Weights,
+        reranking: Reranking | None = None,
         window_tokens: int,
         window_idle: timedelta,
         agent_prompt: str,
@@ -137,6 +142,7 @@ class Memory:
         self._models = models
         self._strategies = strategies
         self._weights = weights
+        self._reranking = reranking
         self._window_tokens = window_tokens
         self._window_idle = window_idle
         self._agent_prompt = agent_prompt
@@ -212,14 +218,38 @@ class Memory:
         spans = {question.query: whole}
         for query in question.rewrites:
             spans[query] = timeparse.mentioned(query, asked_at, self._zone) or whole
-        found = await self.store.read(
-            scope, lambda tx: retrieval.recall_all(tx, question, meanings, spans, self._weights)
-        )
-        return found, lags
+
+        def find(wanted: Question) -> Callable[[Tx], Found]:
+            return lambda tx: retrieval.recall_all(tx, wanted, meanings, spans, self._weights)
+
+        if self._reranking is None:
+            return await self.store.read(scope, find(question)), lags
+        wide = await self.store.read(scope, find(rerankers.wide(question)))
+        found, failed = await self._reranked(scope, question, wide, self._reranking)
+        return found, [*lags, *failed]
+
+    async def _reranked(
+        self, scope: Scope, question: Question, found: Found, reranking: Reranking
+    ) -> tuple[Found, list[Lag]]:
+        """The page that a question wants of what was found, after the reranker has had its say. It sees the question and
+        all its rewrites together."""
+        first, rest = found.hits[: rerankers.RERANKED], found.hits[rerankers.RERANKED :]
+        texts = [episodic.voiced(hit.episode, episodic.spoken(hit.episode)) for hit in first]
+        scores, failed = await reranking.scores("\n".join([question.query, *question.rewrites]), texts)
+
+        def page(tx: Tx) -> tuple[list[Hit], bool]:
+            judged = retrieval.judged(tx, first, scores, found.upto, self._weights) if scores else first
+            shown, more = rerankers.page([*judged, *rest], question)
+            return retrieval.expanded(tx, shown, question, found.upto), more
+
+        shown, more = await self.store.read(scope, page)
+        return Found(tuple(shown), more or found.more, found.upto), failed
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""
-        lags = await self.lags(scope)
+        names = questions.names(query)
+        lags, speakers = await self.store.read(scope, lambda tx: (self._lags(tx), tx.log.speakers(names)))
+        told = questions.told(query, speakers)
         current = self._embedders.current.name
         if any(lag.view == f"vectors/{current}" for lag in lags):
             former = await self.store.read(scope, self._furthest)
@@ -227,11 +257,11 @@ class Memory:
                 try:
                     view = VectorsView(self._embedders.named(former), self._embedders.worker)
                     await self.views.catch_up(scope, within=SEARCH_WAIT_SECONDS, skip=("summary",), also=[view])
-                    return await self._embedders.meaning(query, former), lags
+                    return await self._embedders.meaning(query, former, told, self._weights.told), lags
                 except (ProviderError, SettingsError) as error:
                     log.info("the former embedder %s cannot serve any more: %s", former, error)
         try:
-            return await self._embedders.meaning(query, current), lags
+            return await self._embedders.meaning(query, current, told, self._weights.told), lags
         except ProviderError as error:
             return None, [*lags, Lag(f"vectors/{current}", 0, str(error))]
 
@@ -503,8 +533,11 @@ class Memory:
 
     async def lags(self, scope: Scope) -> list[Lag]:
         """The views that are behind the log, without those that are caught up only where they are read."""
-        lags = await self.store.read(scope, self.views.lags)
-        return [lag for lag in lags if lag.view not in ("summary", *self._outside())]
+        return await self.store.read(scope, self._lags)
+
+    def _lags(self, tx: Tx) -> list[Lag]:
+        outside = ("summary", *self._outside())
+        return [lag for lag in self.views.lags(tx) if lag.view not in outside]
 
     def now(self) -> datetime:
         """The clock that dates what is stored."""

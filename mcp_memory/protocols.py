@@ -62,6 +62,23 @@ class Embedder(Protocol):
         ...
 
 
+class Reranker(Protocol):
+    """Judges texts by a query. Called in a worker thread, never in the event loop; may be slow, may raise ProviderError."""
+
+    @property
+    def name(self) -> str:
+        """`provider:model`."""
+        ...
+
+    def load(self) -> None:
+        """Get ready; safe to call twice."""
+        ...
+
+    def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        """One score a text, on any scale, the higher the better. The texts come in the order in which they were found."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Replied(Generic[T]):
     """What a language model answered, and the tokens of the question and the answer as its provider counts them (0 where

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ class Weights:
     """The share of words against meaning where no episode holds any of the query's words..."""
     words_most: float = 0.7
     """...and where one holds all of them; in proportion between."""
+    told: float = 1.0
+    """How much the query as its answer would put it counts beside the query as it stands, where meaning is compared."""
     previous: float = 0.3
     """What an episode gets of the score of the one before it in its session..."""
     before_previous: float = 0.1
@@ -41,17 +43,30 @@ class Weights:
     """...and of the one after it."""
     speaker: float = 0.2
     """For what was said by the one speaker whom the query names."""
+    asking: float = 0.2
+    """The share of its score that an episode loses where all of it is questions: an answer tells."""
     recency: float = 0.05
     """For the newest candidate; falls with age."""
     time: float = 0.3
     """The part of its score that an episode gets once more where it was said at a time that the query names."""
+    importance: float = 0.1
+    """The share of its score that an episode gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
+    role: float = 0.05
+    """The share of its score that an episode loses where it is not the user's own word."""
+    newer: float = 0.5
+    """How much of an older hit's score a newer one about the same may lack and still go before it; 0 for never."""
+    reranker: float = 2.0
+    """How much a reranker's judgement counts against the order that it was given."""
+    min_score: float = 0.0
+    """What scores less is left out."""
     width: int = 100
     """How many of each list are compared; the last of them counts nothing."""
 
     @property
     def most(self) -> float:
         """The highest score that there can be, for scores in [0, 1]."""
-        return (1 + TRACE) * (1 + self.previous + self.before_previous + self.next) + self.speaker + self.recency
+        lent = (1 + TRACE) * (1 + self.previous + self.before_previous + self.next)
+        return lent * (1 + self.importance) + self.speaker + self.recency
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,11 @@ class Scored:
         at = at[np.lexsort((-self.seqs[at], -self.scores[at]))][:count]
         return Scored(self.seqs[at], self.scores[at])
 
+    def least(self, score: float) -> Scored:
+        """Those with at least this score."""
+        kept = self.scores >= score
+        return self if kept.all() else Scored(self.seqs[kept], self.scores[kept])
+
 
 NOTHING = Scored(np.empty(0, np.int64), np.empty(0, np.float64))
 
@@ -107,12 +127,23 @@ class Ranking:
 
     def plus(self, signal: str, seqs: Positions, amounts: Values) -> Ranking:
         """With a further signal, whose episodes may be new candidates; amounts for the same one add up."""
+        if _among(self.seqs, seqs).all():
+            return Ranking(self.seqs, {**self.signals, signal: _placed(self.seqs, seqs, amounts)})
         joined = np.union1d(self.seqs, seqs)
         signals = {name: _placed(joined, self.seqs, values) for name, values in self.signals.items()}
         return Ranking(joined, signals | {signal: _placed(joined, seqs, amounts)})
 
     def only(self, kept: npt.NDArray[np.bool_]) -> Ranking:
         return Ranking(self.seqs[kept], {name: values[kept] for name, values in self.signals.items()})
+
+
+def _among(known: Positions, seqs: Positions) -> npt.NDArray[np.bool_]:
+    """Which of these positions are among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(seqs), np.bool_)
+    at = np.minimum(np.searchsorted(known, seqs), len(known) - 1)
+    found: npt.NDArray[np.bool_] = known[at] == seqs
+    return found
 
 
 def in_time(
@@ -135,15 +166,39 @@ def _placed(joined: Positions, seqs: Positions, values: Values) -> Values:
     return placed
 
 
-def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_length: float) -> tuple[Scored, float]:
-    """Every episode that holds one of the words, and the most that one of them covers.
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """What words find: every episode that holds one of them, and the most of the query that one episode covers."""
+
+    scored: Scored
+    coverage: float
+    postings: Sequence[Posting] = ()
+    rarity: Sequence[float] = ()
+
+    def only(self, seqs: Positions) -> Worded:
+        kept = np.isin(self.scored.seqs, seqs)
+        return replace(self, scored=Scored(self.scored.seqs[kept], self.scored.scores[kept]))
+
+    def shared(self, seqs: Positions) -> Values:
+        """For each pair of these episodes, how much of the words that either holds both of them hold, by rarity."""
+        if not self.postings:
+            return np.zeros((len(seqs), len(seqs)))
+        held = np.array([_among(posting.seqs, seqs) for posting in self.postings], np.float64)
+        both = (held.T * np.array(self.rarity)) @ held
+        either = both.diagonal()[:, None] + both.diagonal()[None, :] - both
+        shares: Values = both / np.where(either == 0, 1, either)
+        return shares
+
+
+def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_length: float) -> Worded:
+    """Every episode that holds one of the words.
 
     The score is Okapi BM25, over a scope of `episodes` with words of `mean_length`, times the root of the episode's
     coverage: the share of the query's words that it holds, weighed by their inverse document frequency
     `log(1 + (N - n + 0.5) / (n + 0.5))`. `absent` counts the words of the query that stand nowhere.
     """
     if not postings:
-        return NOTHING, 0.0
+        return Worded(NOTHING, 0.0)
     rarity = [_rarity(len(posting.seqs), episodes) for posting in postings]
     whole = sum(rarity) + absent * _rarity(0, episodes)
     seqs, at = np.unique(np.concatenate([posting.seqs for posting in postings]), return_inverse=True)
@@ -153,7 +208,7 @@ def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_lengt
     lengths = np.concatenate([posting.lengths for posting in postings])
     saturated = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / (mean_length or 1.0)))
     scores: Values = np.bincount(at, covered * saturated, len(seqs)).astype(np.float64) * np.sqrt(coverage)
-    return Scored(seqs, scores), float(coverage.max())
+    return Worded(Scored(seqs, scores), float(coverage.max()), postings, rarity)
 
 
 def _rarity(n: int, episodes: int) -> float:

@@ -19,12 +19,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from mcp_memory import likeness, queries, ranking, text
+from mcp_memory import likeness, queries, ranking, text, updates
 from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.ranking import Ranking, Scored, Weights
+from mcp_memory.ranking import Ranking, Scored, Values, Weights, Worded
 from mcp_memory.timeparse import Span
-from mcp_memory.types import Hit, Question, Scope
+from mcp_memory.types import Hit, Question, Scope, Sighting
 from mcp_memory.workers import Worker
 
 POOL = 100
@@ -32,6 +32,9 @@ POOL = 100
 
 LENDERS = 60
 """Candidates that lend their neighbours a part of their score."""
+
+APART = timedelta(hours=12)
+"""What was said in one session so long apart is not one conversation: neighbours lend each other nothing."""
 
 COMMON = 0.1
 """A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
@@ -77,7 +80,7 @@ class Embedders:
         self.worker = worker
         self._load = load
         self._loaded = {current.name: current}
-        self._meanings: OrderedDict[tuple[str, str], Meaning] = OrderedDict()
+        self._meanings: OrderedDict[tuple[str, ...], Meaning] = OrderedDict()
         self._texts: OrderedDict[str, npt.NDArray[np.float32]] = OrderedDict()
 
     def named(self, name: str) -> Embedder:
@@ -89,14 +92,22 @@ class Embedders:
     async def warm(self) -> None:
         await self.worker.run(self.current.load)
 
-    async def meaning(self, query: str, name: str) -> Meaning:
-        """Raises ProviderError where the embedder cannot answer."""
-        key = (name, query)
+    async def meaning(self, query: str, name: str, told: str = "", weight: float = 1.0) -> Meaning:
+        """The query as the embedder of that name sees it; with `told`, another form of it, what lies between the two, by
+        that form's weight.
+
+        Raises ProviderError where the embedder cannot answer.
+        """
+        forms = list(dict.fromkeys([query, told or query]))[: 2 if weight else 1]
+        key = (name, *forms)
         if key not in self._meanings:
             embedder = self.named(name)
 
             def embed() -> Meaning:
-                return Meaning(name, embedder.embed([query], "query")[0], embedder.floor)
+                vectors = embedder.embed(forms, "query")
+                between = vectors[0] + (weight * vectors[1] if len(forms) > 1 else 0)
+                length = np.linalg.norm(between)
+                return Meaning(name, between / length if length else vectors[0], embedder.floor)
 
             self._meanings[key] = await self.worker.run(embed)
             while len(self._meanings) > _CACHED_QUERIES:
@@ -133,15 +144,18 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     allowed = None if within is None else set(within)
     reach = question.given + question.limit + 1
 
-    by_words, coverage = _by_words(tx, question, within, upto)
-    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(by_words) > 0)
-    candidates = ranking.fuse(by_meaning, by_words, coverage, weights, reach)
+    worded = _by_words(tx, question, within, upto)
+    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(worded.scored) > 0)
+    candidates = ranking.fuse(by_meaning, worded.scored, worded.coverage, weights, reach)
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
-    candidates = _weighed(tx, candidates, question.query, weights, span)
+    candidates = _telling(tx, candidates, weights)
+    candidates, seen = _weighed(tx, candidates, question.query, weights, span)
+    if weights.newer and span is None and updates.matter(question.query):  # who names a time may want what was then
+        candidates = _updated(tx, candidates, meaning, worded, seen, weights)
     most = weights.most * (1 + weights.time) if span else weights.most
     ranked = candidates.scored.best(reach + POOL)
-    ranked = Scored(ranked.seqs, ranked.scores / most)
+    ranked = Scored(ranked.seqs, ranked.scores / most).least(weights.min_score)
     if question.after is not None:
         ranked = _beyond(ranked, *question.after)
 
@@ -208,18 +222,15 @@ def latest(tx: Tx, question: Question) -> Found:
     return Found(hits, len(episodes) > question.limit, upto)
 
 
-def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: int) -> tuple[Scored, float]:
-    """What shares telling words with the query, and how much of the query one episode covers."""
+def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: int) -> Worded:
+    """What shares telling words with the query."""
     episodes, mean_length = tx.words.totals(question.upto)
     frequencies = tx.words.frequencies(text.query_words(question.query))
     telling = [word for word, count in frequencies.items() if 0 < count <= COMMON * episodes]
     postings = tx.words.postings(telling or list(frequencies), upto)
     absent = sum(not count for count in frequencies.values())
-    scored, coverage = ranking.by_words(postings, absent, episodes, mean_length)
-    if within is None:
-        return scored, coverage
-    kept = np.isin(scored.seqs, np.fromiter(within, np.int64, len(within)))
-    return Scored(scored.seqs[kept], scored.scores[kept]), coverage
+    worded = ranking.by_words(postings, absent, episodes, mean_length)
+    return worded if within is None else worded.only(np.fromiter(within, np.int64, len(within)))
 
 
 def _by_meaning(
@@ -237,8 +248,8 @@ def _by_meaning(
 
 def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto: int, weights: Weights) -> Ranking:
     lenders = candidates.scored.best(LENDERS)
-    previous, following = tx.log.neighbours(lenders.seqs.tolist(), upto)
-    further = tx.log.following(set(following.values()) - following.keys(), upto)
+    previous, following = tx.log.neighbours(lenders.seqs.tolist(), upto, APART)
+    further = tx.log.following(set(following.values()) - following.keys(), upto, APART)
 
     def counted(links: Mapping[int, int]) -> dict[int, int]:
         return {seq: link for seq, link in links.items() if allowed is None or link in allowed}
@@ -246,34 +257,122 @@ def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto
     return ranking.smooth(candidates, lenders, counted(previous), counted(following | further), weights)
 
 
-def _weighed(tx: Tx, candidates: Ranking, query: str, weights: Weights, span: Span | None) -> Ranking:
+def _telling(tx: Tx, candidates: Ranking, weights: Weights) -> Ranking:
+    """What asks gives up a part of its score: a question is close to the same question, but does not answer it."""
+    if not weights.asking or not len(candidates.seqs):
+        return candidates
+    lost = -weights.asking * tx.words.asks(candidates.seqs) * candidates.scored.scores
+    return candidates.plus("asking", candidates.seqs, lost)
+
+
+def _weighed(
+    tx: Tx, candidates: Ranking, query: str, weights: Weights, span: Span | None
+) -> tuple[Ranking, dict[int, Sighting]]:
     """With the signals that stand in the best episodes themselves: a speaker whom the query names, the age, and a time
     that it names. Whatever has no episode any more is left out."""
     pool = candidates.scored.best(POOL).seqs.tolist()
     seen = tx.log.sightings(pool)
     if gone := [seq for seq in pool if seq not in seen]:  # vectors kept in memory whose episodes have gone
         candidates = candidates.only(~np.isin(candidates.seqs, np.array(gone, np.int64)))
+    candidates = _shifted(candidates, seen, weights)
     asked = set(text.words(query))
-    speakers = {speaker for speaker, _ in seen.values() if speaker}
+    speakers = {sighting.speaker for sighting in seen.values() if sighting.speaker}
     named = [speaker for speaker in speakers if (words := text.words(speaker)) and asked.issuperset(words)]
     if weights.speaker and len(named) == 1:
-        spoken = np.array([seq for seq, (speaker, _) in seen.items() if speaker == named[0]], np.int64)
+        spoken = np.array([seq for seq, sighting in seen.items() if sighting.speaker == named[0]], np.int64)
         candidates = candidates.plus("speaker", spoken, np.full(len(spoken), weights.speaker))
     if weights.recency and seen:
-        newest = max(occurred_at for _, occurred_at in seen.values())
-        days = np.array([(newest - occurred_at).total_seconds() / 86_400 for _, occurred_at in seen.values()])
+        said_at = [sighting.occurred_at for sighting in seen.values()]
+        newest = max(said_at)
+        days = np.array([(newest - moment).total_seconds() / 86_400 for moment in said_at])
         candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
     if weights.time and span is not None and seen:
-        said_at = np.array([occurred_at.timestamp() for _, occurred_at in seen.values()])
+        moments = np.array([sighting.occurred_at.timestamp() for sighting in seen.values()])
         limits = span.since.timestamp(), span.until.timestamp()
-        candidates = ranking.in_time(candidates, np.array(list(seen), np.int64), said_at, *limits, weights)
+        candidates = ranking.in_time(candidates, np.array(list(seen), np.int64), moments, *limits, weights)
+    return candidates, seen
+
+
+def _shifted(candidates: Ranking, seen: Mapping[int, Sighting], weights: Weights) -> Ranking:
+    """With what is known of an episode itself, as shares of its score: how important it was called, and whether it is the
+    user's own word."""
+    seqs = np.array(sorted(seen), np.int64)
+    at = np.searchsorted(candidates.seqs, seqs)
+    for signal, weight, share in (
+        ("importance", weights.importance, [2 * seen[seq].importance - 1 for seq in seqs.tolist()]),
+        ("role", weights.role, [-float(seen[seq].role != "user") for seq in seqs.tolist()]),
+    ):
+        if weight and any(share):
+            candidates = candidates.plus(signal, seqs, weight * np.array(share) * candidates.scored.scores[at])
     return candidates
+
+
+def _updated(
+    tx: Tx,
+    candidates: Ranking,
+    meaning: Meaning | None,
+    worded: Worded,
+    seen: Mapping[int, Sighting],
+    weights: Weights,
+) -> Ranking:
+    """With the newer of two statements about the same before the older, among the first hits; they change scores."""
+    first = candidates.scored.best(updates.COMPARED)
+    if meaning is None or len(first) < 2:
+        return candidates
+    seqs = first.seqs.tolist()
+    seen = {**seen, **tx.log.sightings(unseen)} if (unseen := [seq for seq in seqs if seq not in seen]) else seen
+    cosines = tx.vectors(meaning.embedder).likeness(seqs)
+    alike = np.maximum(0, cosines - meaning.floor) / max(1e-6, 1 - meaning.floor)
+    same = updates.about_the_same(
+        alike, worded.shared(first.seqs), [(seen[seq].speaker, seen[seq].role) for seq in seqs]
+    )
+    moments = [seen[seq].occurred_at.timestamp() for seq in seqs]
+    order = updates.newer_first(first.scores, moments, same, weights.newer)
+    gained = first.scores - first.scores[order]
+    moved = np.flatnonzero(gained)
+    return candidates.plus("newer", first.seqs[order][moved], gained[moved]) if len(moved) else candidates
 
 
 def _beyond(ranked: Scored, score: float, seq: int) -> Scored:
     """What comes after the episode at `seq`, which had this score."""
     kept = (ranked.scores < score) | ((ranked.scores == score) & (ranked.seqs < seq))
     return Scored(ranked.seqs[kept], ranked.scores[kept])
+
+
+def judged(tx: Tx, hits: Sequence[Hit], scores: Sequence[float], upto: int, weights: Weights) -> list[Hit]:
+    """Hits in a new order, by the scores of a reranker beside their own. It judged every text by itself: so neighbours
+    lend each other a part of its judgement too, and a named speaker counts again.
+
+    A place keeps its score, so that scores fall and mean what they did; what a hit won or lost by its new place stands in
+    `why`.
+    """
+    seqs = np.array([hit.episode.seq for hit in hits], np.int64)
+    by_position = np.argsort(seqs)
+    fresh = Ranking(seqs[by_position], {"reranker": _spread(scores)[by_position]})
+    previous, following = tx.log.neighbours(seqs.tolist(), upto, APART)
+    lent = ranking.smooth(fresh, fresh.scored, previous, following, weights)
+    opinion = lent.scored.scores[np.searchsorted(lent.seqs, seqs)]
+    named = np.array([weights.speaker if "speaker" in hit.why else 0.0 for hit in hits])
+    order = np.argsort(-(_spread([hit.score for hit in hits]) + weights.reranker * (opinion + named)), kind="stable")
+    moved = []
+    for place, at in enumerate(order.tolist()):
+        hit, score = hits[at], hits[place].score
+        why = hit.why if score == hit.score else {**hit.why, "reranker": score - hit.score}
+        moved.append(replace(hit, score=score, why=why))
+    return moved
+
+
+def _spread(scores: Sequence[float]) -> Values:
+    """Over [0, 1]."""
+    given = np.asarray(scores, np.float64)
+    spread: Values = (given - given.min()) / ((given.max() - given.min()) or 1.0)
+    return spread
+
+
+def expanded(tx: Tx, hits: list[Hit], question: Question, upto: int) -> list[Hit]:
+    """Hits with as many of their neighbours as the question wants, within its selection."""
+    within = tx.log.matching(question.selection)
+    return _expanded(tx, hits, question.expand, None if within is None else set(within), upto)
 
 
 def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | None, upto: int) -> list[Hit]:

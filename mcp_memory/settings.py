@@ -28,6 +28,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of words against meaning where no memory holds any of the query's words..."""
     words_most: float = Field(default=0.7, ge=0, le=1)
     """...and where one holds all of them."""
+    told: float = Field(default=1.0, ge=0)
+    """How much a query as its answer would put it counts beside the query as it stands, where meaning is compared."""
     previous: float = Field(default=0.3, ge=0, le=1)
     """What a memory gets of the score of the one before it in its session..."""
     before_previous: float = Field(default=0.1, ge=0, le=1)
@@ -36,10 +38,22 @@ class WeightSettings(BaseModel, extra="forbid"):
     """...and of the one after it."""
     speaker: float = Field(default=0.2, ge=0)
     """For what was said by the one speaker whom the query names."""
+    asking: float = Field(default=0.2, ge=0, le=1)
+    """The share of its score that a memory loses where all of it is questions."""
     recency: float = Field(default=0.05, ge=0)
     """For the newest; falls with age."""
     time: float = Field(default=0.3, ge=0, le=1)
     """The part of its score that a memory gets once more where it was said at a time that the query names."""
+    importance: float = Field(default=0.1, ge=0, le=0.5)
+    """The share of its score that a memory gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
+    role: float = Field(default=0.05, ge=0, le=0.5)
+    """The share of its score that a memory loses where it is not the user's own word."""
+    newer: float = Field(default=0.5, ge=0, le=1)
+    """How much of an older memory's score a newer one about the same may lack and still go before it; 0 for never."""
+    reranker: float = Field(default=2.0, ge=0)
+    """How much a reranker's judgement counts against the order that it was given."""
+    min_score: float = Field(default=0.0, ge=0, le=1)
+    """What scores less is left out of every answer."""
 
 
 class Settings(BaseSettings):
@@ -90,6 +104,11 @@ class Settings(BaseSettings):
     """After this time without a new message a session's window is empty; 0 for never."""
     weights: WeightSettings = WeightSettings()
     """How the signals of a search are weighed."""
+    reranker: str = ""
+    """What orders the first hits once more: empty for nothing, `bm25`, `rrf`, `onnx:ms-marco-minilm-l12` (English,
+    offline), `onnx:<folder>`, `cross-encoder:<model or folder>` or `http:<address of a /rerank>#<model>`."""
+    rerank_api_key: str = ""
+    """Sent to that address as bearer token."""
     prompts_dir: Path | None = None
     """A folder whose files replace the shipped ones of the same name."""
     openai_base_url: str = "http://127.0.0.1:11434/v1"

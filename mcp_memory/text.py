@@ -48,6 +48,26 @@ STOP_WORDS = frozenset(
 """English words that carry no subject: left out of queries, kept in the index."""
 
 
+_IRREGULAR = """
+    am be, is be, are be, was be, were be, been be, began begin, begun begin, broke break, broken break, brought bring,
+    built build, bought buy, caught catch, chose choose, chosen choose, came come, did do, done do, drew draw, drawn draw,
+    drank drink, drunk drink, drove drive, driven drive, ate eat, eaten eat, fell fall, fallen fall, fed feed, felt feel,
+    fought fight, found find, flew fly, flown fly, forgot forget, forgotten forget, forgave forgive, forgiven forgive,
+    froze freeze, frozen freeze, got get, gotten get, gave give, given give, went go, gone go, grew grow, grown grow,
+    hung hang, had have, has have, heard hear, hid hide, hidden hide, held hold, kept keep, knew know, known know, led lead,
+    learnt learn, left leave, lent lend, lost lose, made make, meant mean, met meet, paid pay, rode ride, ridden ride,
+    rang ring, rung ring, rose rise, risen rise, ran run, said say, saw see, seen see, sold sell, sent send, shook shake,
+    shaken shake, shone shine, shot shoot, shown show, sang sing, sung sing, sank sink, sunk sink, sat sit, slept sleep,
+    spoke speak, spoken speak, spent spend, stood stand, stole steal, stolen steal, stuck stick, struck strike, swore swear,
+    sworn swear, swam swim, swum swim, swung swing, took take, taken take, taught teach, tore tear, torn tear, told tell,
+    thought think, threw throw, thrown throw, understood understand, woke wake, woken wake, wore wear, worn wear, won win,
+    wrote write, written write, children child, men man, women woman, feet foot, teeth tooth, mice mouse, people person,
+    wives wife, knives knife, leaves leave, shelves shelf, halves half, wolves wolf
+"""
+"""English forms that no stemmer brings together, with the word that they are a form of: one asks "did she buy", and was
+told "I bought"."""
+
+
 def clean(text: str) -> str:
     """The text with NUL and lone surrogates replaced by U+FFFD: SQLite stops at the one and cannot encode the other."""
     return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\ufffd", text)
@@ -61,6 +81,11 @@ def is_blank(text: str) -> bool:
 def folded(text: str) -> str:
     """A name or a value as it is compared: case, width and spaces do not count."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def is_cjk(word: str) -> bool:
+    """Whether a word is written without spaces: it begins with a Chinese, Japanese or Korean character."""
+    return _IS_CJK.match(word) is not None
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -166,8 +191,14 @@ def _runs(text: str) -> list[str]:
 
 @lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
-    stem: str = _stemmer().stemWord(word[:MAX_WORD])
+    stem: str = _stemmer().stemWord(_regular().get(word, word[:MAX_WORD]))
     return stem
+
+
+@cache
+def _regular() -> dict[str, str]:
+    forms = (form.split() for form in _IRREGULAR.split(","))
+    return dict(forms)
 
 
 @cache

@@ -5,7 +5,7 @@ Times are aware `datetime`s in UTC. Positions in the log (`seq`) are integers th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal, get_args
@@ -91,6 +91,16 @@ class Episode:
         return self.speaker or self.role
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a ranking wants to know of an episode. `speaker` is "" for the user or the assistant."""
+
+    speaker: str
+    role: Role
+    occurred_at: datetime
+    importance: float
+
+
 SILENCE = timedelta(minutes=30)
 """The unnamed session of a user is cut where nothing was said for longer than this."""
 
@@ -101,6 +111,15 @@ class Stored:
 
     episode: Episode
     duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An episode as it is indexed: its folded words, and the share of it that is questions."""
+
+    seq: int
+    words: Sequence[str]
+    asks: float = 0.0
 
 
 DerivativeKind = Literal["sentence", "context"]

@@ -21,7 +21,7 @@ LAYERS = [
     {"types", "protocols", "errors"},
     {
         "fields", "filters", "grammar", "text", "ranking", "prompts", "rules", "times", "timeparse", "redaction", "reading",
-        "commands", "classification", "likeness", "tokens", "queries", "workers",
+        "commands", "classification", "likeness", "tokens", "queries", "questions", "rerankers", "updates", "workers",
     },
     {"store"},
     {"views"},

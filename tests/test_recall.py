@@ -18,6 +18,7 @@ from mcp_memory import filters
 from mcp_memory.errors import InvalidCursor, InvalidInput
 from mcp_memory.memory import Answer, Memory
 from mcp_memory.retrieval import Question
+from mcp_memory.settings import Settings
 from mcp_memory.testing import Clock
 from mcp_memory.types import Message, Scope, Selection
 
@@ -62,6 +63,7 @@ async def found(memory: Memory, scope: Scope, query: str, **question: Any) -> li
         ("We were discussing the policies", "policy discussion"),
         ("ΟΔΥΣΣΕΥΣ sailed", "οδυσσευς"),
         ("build-id qx7 went red", "qx7"),
+        ("I bought shoes for the children", "buy child shoe"),
     ],
     ids=lambda value: value[:24],
 )
@@ -125,6 +127,27 @@ async def test_the_answer_beside_the_question_is_found(memory: Memory, scope: Sc
     assert hit.why["neighbour"] > 0
 
 
+async def test_an_answer_stands_above_the_question_it_answers(memory: Memory, scope: Scope) -> None:
+    await memory.add(scope, [turn(0, "Which boat did you sail to the island?", "a"),
+                             turn(0, "The boat I sail to the island is red", "b")])  # fmt: skip
+    answer = await memory.search(scope, Question("Which boat did you sail to the island?"))
+    assert said(answer) == ["The boat I sail to the island is red", "Which boat did you sail to the island?"]
+    assert answer.found.hits[1].why["asking"] < 0
+
+
+async def test_neighbours_that_were_said_days_apart_lend_each_other_nothing(memory: Memory, scope: Scope) -> None:
+    for session, minutes in (("near", 5), ("far", 60 * 48)):
+        await memory.add(scope, [turn(0, "What is the name of the boat?", session), turn(minutes, "Petrel.", session)])
+    answer = await memory.search(scope, Question("name of the boat", limit=10, expand=0))
+    lent = {
+        hit.episode.session_id: hit.why.get("neighbour", 0)
+        for hit in answer.found.hits
+        if hit.episode.content == "Petrel."
+    }
+    assert lent["near"] > 0
+    assert lent.get("far", 0) == 0
+
+
 async def test_of_two_that_fit_alike_the_later_comes_first(memory: Memory, scope: Scope) -> None:
     await memory.add(
         scope, [turn(60 * 24 * 200, "The code of the gate is 4417", "b"), turn(0, "The code of the gate is 9023", "a")]
@@ -133,6 +156,60 @@ async def test_of_two_that_fit_alike_the_later_comes_first(memory: Memory, scope
         "The code of the gate is 4417",
         "The code of the gate is 9023",
     ]
+
+
+async def test_of_two_statements_about_the_same_the_newer_comes_first(memory: Memory, scope: Scope) -> None:
+    await memory.add(
+        scope,
+        [
+            turn(0, "I own three red bikes, bikes I love, three bikes", "a", speaker="Ann"),
+            turn(60 * 24, "By now I own four red bikes", "b", speaker="Ann"),
+            turn(60 * 48, "I own five red bikes", "c", speaker="Bo"),
+        ],
+    )
+    answer = await memory.search(scope, Question("How many bikes does Ann own?", expand=0))
+    assert said(answer)[:2] == ["By now I own four red bikes", "I own three red bikes, bikes I love, three bikes"]
+    assert answer.found.hits[0].why["newer"] > 0
+    scores = [hit.score for hit in answer.found.hits]
+    assert scores == sorted(scores, reverse=True)
+    answer = await memory.search(scope, Question("When did Ann own bikes?", expand=0))
+    assert said(answer)[0] == "I own three red bikes, bikes I love, three bikes"
+    assert all("newer" not in hit.why for hit in answer.found.hits)
+
+
+@pytest.mark.parametrize(
+    ("signal", "query"),
+    [("speaker", "What did Ann buy?"), ("recency", "boat"), ("asking", "which boat"), ("role", "boat"),
+     ("importance", "boat")],
+)  # fmt: skip
+async def test_every_signal_can_be_switched_off(
+    opening: Opening, settings: Settings, scope: Scope, signal: str, query: str
+) -> None:
+    weighed = settings.model_copy(update={"weights": settings.weights.model_copy(update={signal: 0.0})})
+    said_ = [
+        turn(0, "Ann bought a boat", "a", speaker="Ann", importance=0.9),
+        turn(9, "which boat?", "b", role="assistant"),
+        turn(5, "my boat", "c"),
+    ]
+    async with opening() as memory:
+        await memory.add(scope, said_)
+        hits = (await memory.search(scope, Question(query))).found.hits
+        assert any(hit.why.get(signal) for hit in hits)
+    async with opening(settings=weighed) as memory:
+        hits = (await memory.search(scope, Question(query))).found.hits
+        assert hits
+        assert not any(signal in hit.why for hit in hits)
+
+
+async def test_what_scores_too_little_is_left_out(opening: Opening, settings: Settings, scope: Scope) -> None:
+    async with opening() as memory:
+        await memory.add(scope, [turn(0, "the tide table", "a"), turn(0, "a table", "b"), turn(0, "the tide", "c")])
+        hits = (await memory.search(scope, Question("tide table", expand=0))).found.hits
+    least = settings.weights.model_copy(update={"min_score": hits[0].score - 0.001})
+    async with opening(settings=settings.model_copy(update={"weights": least})) as memory:
+        answer = await memory.search(scope, Question("tide table", expand=0))
+        assert said(answer) == ["the tide table"]
+        assert answer.next() == ""
 
 
 async def test_scores_fall_and_lie_between_0_and_1(memory: Memory, scope: Scope) -> None:

@@ -342,6 +342,21 @@ async def test_a_file_of_a_newer_release_is_refused_and_left_alone(
     assert file.read_bytes() == before
 
 
+async def test_the_words_of_an_older_file_are_indexed_again(opening: Opening, scope: Scope, file: Path) -> None:
+    async with opening() as memory:
+        await memory.add(scope, [Message("We bought a boat. Do you sail?")])
+    with closing(sqlite3.connect(file)) as plain:  # as the step before left it
+        plain.execute("ALTER TABLE word_counts DROP COLUMN asks")
+        plain.execute("UPDATE words SET tokens = 'an older folding'")
+        before = [name for name, *_ in MIGRATIONS].index("asks")
+        plain.execute(f"PRAGMA user_version = {before}")
+        plain.commit()
+    async with opening() as memory:
+        answer = await memory.search(scope, Question("buy"))
+        assert answer.found.hits[0].why["words"] > 0
+        assert answer.found.hits[0].why["asking"] < 0
+
+
 async def test_what_an_older_release_stored_gets_the_labels_of_this_one(
     memory: Memory, scope: Scope, file: Path
 ) -> None:
@@ -391,7 +406,7 @@ import asyncio, sys
 from pathlib import Path
 from mcp_memory.assembly import open_memory
 from mcp_memory.settings import Settings
-from mcp_memory.types import Message, Scope
+from mcp_memory.types import Message, Question, Scope
 
 async def main():
     folder, name = Path(sys.argv[1]), sys.argv[2]

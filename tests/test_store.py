@@ -27,6 +27,7 @@ from mcp_memory.types import (
     Compare,
     DeleteFeature,
     Derivative,
+    Document,
     In,
     Message,
     Scope,
@@ -615,8 +616,10 @@ async def test_words_are_found_by_position_with_their_counts_inside_the_scope_on
     other = replace(scope, user="bo")
     [first, second] = await seqs(store, scope, "a", "b")
     [theirs] = await seqs(store, other, "c")
-    await store.write(scope, lambda tx: tx.words.put([(first, ["bee", "bee", "咖啡"]), (second, ["bee"])]))
-    await store.write(other, lambda tx: tx.words.put([(theirs, ["bee", "wasp"])]))
+    await store.write(
+        scope, lambda tx: tx.words.put([Document(first, ["bee", "bee", "咖啡"]), Document(second, ["bee"])])
+    )
+    await store.write(other, lambda tx: tx.words.put([Document(theirs, ["bee", "wasp"])]))
 
     def postings(words: list[str], upto: int = 2**40) -> Callable[[Tx], list[list[tuple[int, int, int]]]]:
         return lambda tx: [

@@ -24,6 +24,7 @@ from mcp_memory.types import (
     EpisodeClass,
     Message,
     Selection,
+    Sighting,
     Stored,
 )
 
@@ -274,16 +275,30 @@ class Log:
             self._seen |= {row[0]: _episode(row) for row in rows}
         return [self._seen[seq] for seq in wanted if seq in self._seen]
 
-    def sightings(self, seqs: Sequence[int]) -> dict[int, tuple[str, datetime]]:
-        """Who said each of these, "" for the user, and when."""
+    def sightings(self, seqs: Sequence[int]) -> dict[int, Sighting]:
+        """Who said each of these, and when."""
         rows = self._db.rows(
-            "SELECT seq, voice, occurred_at FROM json_each(?) j CROSS JOIN episodes ON seq = j.value WHERE scope = ?",
+            "SELECT seq, voice, role, occurred_at, importance FROM json_each(?) j CROSS JOIN episodes ON seq = j.value "
+            "WHERE scope = ?",
             (json.dumps(seqs), self._scope),
         )
-        one_of_each = {voice: seq for seq, voice, _ in rows}  # voices are few; their names stand in the texts
+        one_of_each = {voice: seq for seq, voice, *_ in rows}  # voices are few; their names stand in the texts
         speakers = {episode.seq: episode.speaker for episode in self.at(one_of_each.values())}
         names = {voice: speakers[seq] for voice, seq in one_of_each.items()}
-        return {seq: (names[voice], moment(occurred_at)) for seq, voice, occurred_at in rows}
+        return {
+            seq: Sighting(names[voice], role, moment(occurred_at), importance)
+            for seq, voice, role, occurred_at, importance in rows
+        }
+
+    def speakers(self, names: Sequence[str]) -> list[str]:
+        """Those of these names under which somebody speaks in the scope."""
+        hashed = {self._keys.often("value", f"s:{name}"): name for name in names}
+        rows = self._db.rows(
+            "SELECT j.value FROM json_each(?) j WHERE EXISTS "
+            "(SELECT 1 FROM labels WHERE scope = ? AND field = ? AND value = j.value)",
+            (json.dumps(list(hashed)), self._scope, self._keys.often("field", "speaker")),
+        )
+        return [hashed[value] for (value,) in rows]
 
     def episode(self, id: str) -> Episode | None:
         ident = ident_of("e", id)
@@ -330,21 +345,29 @@ class Log:
             condition, values = f"{condition} AND (occurred_at, seq) < (?, ?)", (*values, micros(before[0]), before[1])
         return self._episodes(f"WHERE {condition} ORDER BY occurred_at DESC, seq DESC LIMIT ?", (*values, limit))
 
-    def neighbours(self, seqs: Iterable[int], upto: int | None = None) -> tuple[dict[int, int], dict[int, int]]:
+    def neighbours(
+        self, seqs: Iterable[int], upto: int | None = None, within: timedelta = timedelta.max
+    ) -> tuple[dict[int, int], dict[int, int]]:
         """What stands directly before and after each of these in its session, as of a position of the log: two mappings
-        of positions."""
+        of positions. What was said longer apart than `within` is left out."""
         listed = list(seqs)
-        return self.preceding(listed, upto), self.following(listed, upto)
+        return self.preceding(listed, upto, within), self.following(listed, upto, within)
 
-    def preceding(self, seqs: Iterable[int], upto: int | None = None) -> dict[int, int]:
+    def preceding(
+        self, seqs: Iterable[int], upto: int | None = None, within: timedelta = timedelta.max
+    ) -> dict[int, int]:
         """What stands directly before each of these in its session, if anything does."""
-        return self._beside(seqs, "<", "DESC", upto)
+        return self._beside(seqs, "<", "DESC", upto, within)
 
-    def following(self, seqs: Iterable[int], upto: int | None = None) -> dict[int, int]:
+    def following(
+        self, seqs: Iterable[int], upto: int | None = None, within: timedelta = timedelta.max
+    ) -> dict[int, int]:
         """What stands directly after each of these in its session, if anything does."""
-        return self._beside(seqs, ">", "ASC", upto)
+        return self._beside(seqs, ">", "ASC", upto, within)
 
-    def _beside(self, seqs: Iterable[int], side: str, order: str, upto: int | None) -> dict[int, int]:
+    def _beside(
+        self, seqs: Iterable[int], side: str, order: str, upto: int | None, within: timedelta
+    ) -> dict[int, int]:
         return dict(
             self._db.rows(
                 f"""SELECT e.seq, b.seq FROM json_each(:seqs) j CROSS JOIN episodes e ON e.seq = j.value
@@ -353,12 +376,13 @@ class Log:
                   AND (n.occurred_at, n.seq) {side} (e.occurred_at, e.seq) AND n.seq <= :upto
                   ORDER BY n.occurred_at {order}, n.seq {order} LIMIT 1)
                 WHERE e.scope = :scope
-                AND (e.session <> :unnamed OR abs(e.occurred_at - b.occurred_at) <= :silence)""",
+                AND abs(e.occurred_at - b.occurred_at) <= CASE e.session WHEN :unnamed THEN :silence ELSE :within END""",
                 {
                     "seqs": json.dumps(list(seqs)),
                     "scope": self._scope,
                     "unnamed": self._keys.often("session", ""),
-                    "silence": SILENCE // timedelta(microseconds=1),
+                    "silence": min(SILENCE, within) // timedelta(microseconds=1),
+                    "within": min(within // timedelta(microseconds=1), 2**62),
                     "upto": 2**62 if upto is None else upto,
                 },
             )

@@ -195,12 +195,24 @@ CREATE TABLE outdated (
 ) WITHOUT ROWID
 """
 
+
+def _asks(connection: Connection) -> None:
+    """What of an episode is questions stands beside its length. Irregular forms fold together now: the words of all
+    episodes are indexed again, by their view."""
+    connection.execute("ALTER TABLE word_counts ADD COLUMN asks REAL NOT NULL DEFAULT 0")
+    for table in ("words", "word_counts", "word_totals"):
+        connection.execute(f"DELETE FROM {table}")
+    connection.execute("DELETE FROM marks WHERE view = 'words'")
+    connection.execute("UPDATE cursors SET position = 0 WHERE view = 'words'")
+
+
 MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     # name, what it does, whether it rewrites rows (then a copy of the file is kept first)
     ("first", _first, False),
     ("extraction", _extraction, False),
     ("labels", _labels, False),
     ("scale", _scale, False),
+    ("asks", _asks, False),
 ]
 
 

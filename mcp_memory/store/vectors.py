@@ -305,6 +305,23 @@ class Vectors:
         compared = Rows(np.array(owners, np.int64), np.array(kinds, np.bool_), Packed.read(blobs))
         return compared.close(query, np.ones(len(compared.seqs), np.bool_))
 
+    def likeness(self, seqs: Sequence[int]) -> npt.NDArray[np.float32]:
+        """For each pair of these episodes, the cosine of the two sentences of theirs that are closest to each other; 0
+        where one has no vectors yet."""
+        places = {seq: place for place, seq in enumerate(seqs)}
+        rows = self._db.rows(
+            "SELECT d.seq, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
+            "WHERE d.embedder = ? AND d.kind = ?",
+            (json.dumps(seqs), self._embedder, _KINDS.index("sentence")),
+        )
+        closest = np.zeros((len(seqs), len(seqs)), np.float32)
+        if rows:
+            owners, blobs = zip(*rows, strict=True)
+            at = np.array([places[seq] for seq in owners])
+            vectors = Packed.read(blobs).vectors()
+            np.maximum.at(closest, (at[:, None], at[None, :]), vectors @ vectors.T)
+        return closest
+
     def count(self) -> int:
         counted: int = self._db.row(
             "SELECT count(*) FROM derivatives WHERE embedder = ? AND scope = ?", (self._embedder, self._scope)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,34 +18,67 @@ import numpy.typing as npt
 from mcp_memory.ranking import Positions, Posting
 from mcp_memory.store.database import Connection
 from mcp_memory.store.keys import Keys
+from mcp_memory.types import Document
 
 _SCOPES_IN_MEMORY = 64
 
 
+Shares = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Of the episodes at `seqs`, which are sorted: how many words each has, and the share of it that is questions."""
+
+    seqs: Positions
+    lengths: npt.NDArray[np.int64]
+    asks: Shares
+
+
+_NOTHING = _Known(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
+
+
 class Lengths:
-    """How many words each episode of a scope has, kept between searches: 16 bytes an episode. Positions only grow, and an
+    """What is counted of each episode of a scope, kept between searches: 20 bytes an episode. Positions only grow, and an
     episode never changes, so that what is kept is only ever extended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, tuple[Positions, npt.NDArray[np.int64]]] = OrderedDict()
+        self._kept: OrderedDict[int, _Known] = OrderedDict()
 
     def of(self, connection: Connection, scope: int, seqs: Positions) -> npt.NDArray[np.int64]:
         """The lengths of these episodes, which are sorted and indexed."""
+        known = self._upto(connection, scope, int(seqs[-1]))
+        return known.lengths[np.searchsorted(known.seqs, seqs)]
+
+    def asks(self, connection: Connection, scope: int, seqs: Positions) -> Shares:
+        """The share of each of these episodes, which are sorted, that is questions; 0 for one that is not indexed."""
+        known = self._upto(connection, scope, int(seqs[-1]))
+        if not len(known.seqs):
+            return np.zeros(len(seqs), np.float32)
+        at = np.minimum(np.searchsorted(known.seqs, seqs), len(known.seqs) - 1)
+        return np.where(known.seqs[at] == seqs, known.asks[at], np.float32(0))
+
+    def _upto(self, connection: Connection, scope: int, seq: int) -> _Known:
         with self._lock:
-            known, counts = self._kept.get(scope, (np.empty(0, np.int64), np.empty(0, np.int64)))
-            last = int(known[-1]) if len(known) else 0
-            if last < seqs[-1]:
+            known = self._kept.get(scope, _NOTHING)
+            last = int(known.seqs[-1]) if len(known.seqs) else 0
+            if last < seq:
                 rows = connection.rows(
-                    "SELECT seq, count FROM word_counts WHERE scope = ? AND seq > ? ORDER BY seq", (scope, last)
+                    "SELECT seq, count, asks FROM word_counts WHERE scope = ? AND seq > ? ORDER BY seq", (scope, last)
                 )
-                added = np.array(rows, np.int64).reshape(-1, 2)
-                known, counts = np.concatenate([known, added[:, 0]]), np.concatenate([counts, added[:, 1]])
-                self._kept[scope] = known, counts
-            self._kept.move_to_end(scope)
+                seqs, lengths, asks = zip(*rows, strict=True) if rows else ((), (), ())
+                known = _Known(
+                    np.concatenate([known.seqs, np.array(seqs, np.int64)]),
+                    np.concatenate([known.lengths, np.array(lengths, np.int64)]),
+                    np.concatenate([known.asks, np.array(asks, np.float32)]),
+                )
+                self._kept[scope] = known
+            if scope in self._kept:
+                self._kept.move_to_end(scope)
             while len(self._kept) > _SCOPES_IN_MEMORY:
                 self._kept.popitem(last=False)
-            return counts[np.searchsorted(known, seqs)]
+            return known
 
 
 class Words:
@@ -54,16 +88,16 @@ class Words:
         self._lengths = lengths
         self._scope = scope
 
-    def put(self, documents: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Index the folded words of episodes, given by position."""
+    def put(self, documents: Sequence[Document]) -> None:
         self._db.executemany(
             "INSERT INTO words(rowid, tokens) VALUES (?, ?)",
-            [(seq, " ".join(map(self._term, words))) for seq, words in documents],
+            [(document.seq, " ".join(map(self._term, document.words))) for document in documents],
         )
         self._db.executemany(
-            "INSERT INTO word_counts VALUES (?, ?, ?)", [(self._scope, seq, len(words)) for seq, words in documents]
+            "INSERT INTO word_counts(scope, seq, count, asks) VALUES (?, ?, ?, ?)",
+            [(self._scope, document.seq, len(document.words), document.asks) for document in documents],
         )
-        self._count(len(documents), sum(len(words) for _, words in documents))
+        self._count(len(documents), sum(len(document.words) for document in documents))
 
     def remove(self, seqs: Sequence[int]) -> None:
         for seq in seqs:
@@ -102,6 +136,10 @@ class Words:
             for word in words
         }
 
+    def asks(self, seqs: Positions) -> Shares:
+        """The share of each of these episodes, which are sorted, that is questions."""
+        return self._lengths.asks(self._db, self._scope, seqs) if len(seqs) else np.empty(0, np.float32)
+
     def _term(self, word: str) -> str:
         return self._keys.word(self._scope, word)
 
@@ -111,8 +149,14 @@ class Words:
         found = []
         for word in words:
             docs = self._db.rows("SELECT doc FROM words_instances WHERE term = ?", (self._term(word),))
-            seqs, counts = np.unique(np.array(docs, np.int64).reshape(-1), return_counts=True)
+            seqs, counts = _counted(np.array(docs, np.int64).reshape(-1))
             seqs, counts = seqs[seqs <= upto], counts[seqs <= upto]
             if len(seqs):
                 found.append(Posting(seqs, counts, self._lengths.of(self._db, self._scope, seqs)))
         return found
+
+
+def _counted(places: Positions) -> tuple[Positions, npt.NDArray[np.int64]]:
+    """Each position once, and how often it stands there; FTS5 gives them in order."""
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    return places[starts], np.diff(starts, append=len(places))
