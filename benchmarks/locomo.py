@@ -65,9 +65,10 @@ def together(rows: Sequence[dict[str, Any]]) -> Places:
     """The groups of several categories; category 5 asks about the wrong speaker and counts in `all` alone."""
     headline = [i for i, row in enumerate(rows) if not row["category"].startswith("5")]
     unseen = [i for i in headline if rows[i]["conversation"] not in TUNED_ON]
-    groups = {HEADLINE: headline, ALL: list(range(len(rows)))}
+    groups = {HEADLINE: headline}
     if 0 < len(unseen) < len(headline):
-        groups = {HEADLINE: headline, UNSEEN: unseen, ALL: groups[ALL]}
+        groups[UNSEEN] = unseen
+    groups[ALL] = list(range(len(rows)))
     return {name: places for name, places in groups.items() if places}
 
 
