@@ -54,7 +54,7 @@ class Run:
     searches: list[float] = field(default_factory=list)
 
     def mean(self, metric: str, places: Iterable[int] | None = None) -> float:
-        return mean(self.rows[i][metric] for i in (range(len(self.rows)) if places is None else places))
+        return mean(float(self.rows[i][metric]) for i in (range(len(self.rows)) if places is None else places))
 
 
 # ---- the questions
