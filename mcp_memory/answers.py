@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_memory import text
 from mcp_memory.context import text_cost
 from mcp_memory.timeparse import shown
-from mcp_memory.types import Episode, Feature, Hit, Lag
+from mcp_memory.types import Episode, Feature, Hit, Lag, Near
 
 if TYPE_CHECKING:
     from mcp_memory.consolidation import Report
@@ -70,8 +70,8 @@ def added(answer: Added) -> Reply:
     return Reply("\n".join(lines), data | _lag_data(answer.lags))
 
 
-def found(answer: Answer, facts: Sequence[tuple[Feature, float]], max_tokens: int) -> Reply:
-    """The hits of a search, the best first or, where the question wants it, the oldest; facts stand among them by score."""
+def found(answer: Answer, facts: Sequence[Near], max_tokens: int) -> Reply:
+    """The hits of a search, the best first or, where the question wants it, the oldest; facts stand before them."""
     sought = text.query_words(answer.question.query)
     about = [*_trail_lines(answer), *_lag_lines(answer.lags)]
     carried = answer.next(1) if answer.question.rewrites and answer.found.hits else ""  # a long cursor
@@ -79,8 +79,9 @@ def found(answer: Answer, facts: Sequence[tuple[Feature, float]], max_tokens: in
     shown_hits: list[tuple[Hit, str, Data]] = []
     shown_facts: list[tuple[str, Data]] = []
     cut = False
-    for fact, score in facts:
-        line, data = f"{_fact_line(fact)} (fact, {score:.2f})", _fact_data(fact) | {"score": round(score, 3)}
+    for near in facts:
+        line = f"{_fact_line(near.fact)} (fact, {near.score:.2f})"
+        data = _fact_data(near.fact) | {"score": round(near.score, 3), "why": _why(near.why)}
         if budget.takes(line, data):
             shown_facts.append((line, data))
         else:
@@ -149,15 +150,18 @@ def _nothing(answer: Answer) -> str:
 def _hit(hit: Hit, sought: Sequence[str], share: int) -> tuple[str, Data, bool]:
     content = text.excerpt(hit.episode.content, sought, share)
     shortened = content != hit.episode.content
-    why = " ".join(f"{signal} {amount:.2f}" for signal, amount in hit.why.items() if abs(amount) >= 0.005)
     scored = f" {hit.score:.2f}" if hit.why else ""
     line = f"{_said(hit.episode)}{scored}: {content}{' [cut]' if shortened else ''}{_extra(hit.episode)}"
     data = _episode_data(hit.episode, content)
     if hit.why:
-        data |= {"score": round(hit.score, 3), "why": why}
+        data |= {"score": round(hit.score, 3), "why": _why(hit.why)}
     if shortened:
         data["cut"] = True
     return line, data, shortened
+
+
+def _why(signals: Mapping[str, float]) -> str:
+    return " ".join(f"{signal} {amount:.2f}" for signal, amount in signals.items() if abs(amount) >= 0.005)
 
 
 def _with_neighbours(hit: Hit, line: str, data: Data, budget: _Budget) -> tuple[str, Data]:

@@ -8,10 +8,10 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mcp_memory import questions, redaction, text
+from mcp_memory import links, questions, redaction, text
 from mcp_memory.errors import InvalidInput, ProviderError
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.types import Derivative, Document, Episode, Message
+from mcp_memory.types import APART, Derivative, Document, Episode, Message
 from mcp_memory.workers import Worker
 
 if TYPE_CHECKING:
@@ -113,8 +113,15 @@ class _Turns:
     successors: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    vectors: list[npt.NDArray[np.float32]]
+    floor: float
+
+
 class VectorsView:
-    """The vectors of one embedder: one a sentence, and one a turn together with the turn before it."""
+    """The vectors of one embedder: one a sentence, and one a turn together with the turn before it; and the links between
+    episodes whose sentences are alike by these."""
 
     batch = 128
     patience = timedelta(0)
@@ -130,7 +137,7 @@ class VectorsView:
     def gather(self, tx: Tx, seqs: Sequence[int]) -> _Turns:
         episodes = tx.log.at(seqs)
         seqs = [episode.seq for episode in episodes]
-        previous, following = tx.log.neighbours(seqs)
+        previous, following = tx.log.neighbours(seqs, within=APART)
         turns = {episode.seq: episode for episode in episodes}
         turns |= {episode.seq: episode for episode in tx.log.at(set(previous.values()) - turns.keys())}
         derivatives: list[Derivative] = []
@@ -147,7 +154,7 @@ class VectorsView:
         inserted_before = {after for seq, after in following.items() if after <= position < seq}
         return _Turns(list(seqs), derivatives, sorted(inserted_before))
 
-    async def derive(self, gathered: _Turns) -> list[npt.NDArray[np.float32]]:
+    async def derive(self, gathered: _Turns) -> _Derived:
         texts = [derivative.text for derivative in gathered.derivatives]
         vectors = [
             await self._worker.run(partial(self.embedder.embed, texts[at : at + _EMBED_AT_ONCE], "document"))
@@ -155,20 +162,24 @@ class VectorsView:
         ]
         if sum(map(len, vectors)) != len(texts):
             raise ProviderError(f"{self.embedder.name} did not answer with a vector for each text")
-        return [vector for piece in vectors for vector in piece]
+        floor = await self._worker.run(lambda: self.embedder.floor)  # may ask the model
+        return _Derived([vector for piece in vectors for vector in piece], floor)
 
-    def apply(self, tx: Tx, gathered: _Turns, derived: list[npt.NDArray[np.float32]]) -> None:
-        vectors = tx.vectors(self.embedder.name)
-        vectors.replace(gathered.seqs, gathered.derivatives, derived)
+    def apply(self, tx: Tx, gathered: _Turns, derived: _Derived) -> None:
+        name = self.embedder.name
+        tx.vectors(name).replace(gathered.seqs, gathered.derivatives, derived.vectors)
+        tx.links(name).put(links.found(tx, name, derived.floor, gathered.seqs))
         tx.cursors.mark(self.name, gathered.successors)
 
     def forget(self, tx: Tx, seqs: Sequence[int]) -> None:
         """Every embedder's vectors go, also those of embedders that are not in use any more."""
         for embedder in tx.embedders():
+            tx.links(embedder).remove(seqs)
             tx.cursors.mark(f"vectors/{embedder}", tx.vectors(embedder).remove(seqs))
 
     def clear(self, tx: Tx) -> None:
         tx.vectors(self.embedder.name).clear()
+        tx.links(self.embedder.name).clear()
 
 
 _CONTEXT_TOKENS = 256

@@ -46,6 +46,7 @@ from mcp_memory.types import (
     Hit,
     Lag,
     Message,
+    Near,
     Question,
     Scope,
     Selection,
@@ -204,6 +205,8 @@ class Memory:
             return found
 
         searched = await self._strategies.search(question, seek)
+        if self._weights.accesses and (seqs := [hit.episode.seq for hit in searched.found.hits]):
+            await self.store.write(scope, lambda tx: tx.log.count_access(seqs), durable=False)
         return Answer(scope, searched.question, searched.found, tuple(lags), searched.trail)
 
     async def _sought(self, scope: Scope, question: Question) -> tuple[Found, list[Lag]]:
@@ -336,24 +339,24 @@ class Memory:
 
     async def closest_first(self, facts: Sequence[Feature], query: str) -> list[Feature]:
         """The facts in the order of their closeness to a query; those that have nothing to do with it come last."""
-        scored = dict(await self._closeness(facts, query))
-        return sorted(facts, key=lambda fact: -scored.get(fact, 0.0))
+        scores = {near.fact: near.score for near in await self._near(facts, query)}
+        return sorted(facts, key=lambda fact: -scores.get(fact, 0.0))
 
-    async def close_facts(self, scope: Scope, asked: Sequence[str], limit: int) -> list[tuple[Feature, float]]:
-        """The current facts that are close to one of these queries, with a score in [0, 1], the closest first."""
+    async def close_facts(self, scope: Scope, asked: Sequence[str], limit: int) -> list[Near]:
+        """The current facts that are close to one of these queries, the best first."""
         facts, _ = await self.profile(scope)
-        best: dict[Feature, float] = {}
+        best: dict[Feature, Near] = {}
         for query in asked:
-            for fact, score in await self._closeness(facts, query):
-                best[fact] = max(score, best.get(fact, 0.0))
-        return sorted(best.items(), key=lambda scored: -scored[1])[:limit]
+            for near in await self._near(facts, query):
+                best[near.fact] = max(near, best.get(near.fact, near), key=lambda one: one.score)
+        return sorted(best.values(), key=lambda near: -near.score)[:limit]
 
-    async def _closeness(self, facts: Sequence[Feature], query: str) -> list[tuple[Feature, float]]:
+    async def _near(self, facts: Sequence[Feature], query: str) -> list[Near]:
         try:
             cosines, floor = await self._embedders.cosines(query, [profile.stated(fact) for fact in facts])
         except ProviderError:
             cosines, floor = [0.0] * len(facts), 1.0
-        return profile.close(facts, query, cosines, floor)
+        return profile.close(facts, query, cosines, floor, self._weights.fact_importance)
 
     async def sources(self, scope: Scope, facts: Sequence[Feature]) -> dict[str, Episode]:
         """The episodes that these facts cite, by id."""

@@ -26,6 +26,7 @@ from mcp_memory.types import (
     DeleteFeature,
     Episode,
     Feature,
+    Near,
     Span,
     Undo,
 )
@@ -318,13 +319,21 @@ def stated(fact: Feature) -> str:
     return f"{fact.tag}, {fact.name}: {fact.value}"
 
 
-def close(facts: Sequence[Feature], query: str, cosines: Sequence[float], floor: float) -> list[tuple[Feature, float]]:
-    """The facts that share a word with the query or whose cosine reaches the embedder's `floor`, the closest first. The
-    score is the mean of the share of the query's words and the cosine."""
+def close(
+    facts: Sequence[Feature], query: str, cosines: Sequence[float], floor: float, importance: float
+) -> list[Near]:
+    """The facts that share a word with the query or whose cosine reaches the embedder's `floor`, the best first. A part
+    `importance` of the score is the fact's own; the share of the query's words and the cosine make the rest, as equals."""
     asked = set(text.query_words(query))
-    scored = []
+    closeness = (1 - importance) / 2
+    near = []
     for fact, cosine in zip(facts, cosines, strict=True):
         shared = len(asked & set(text.words(stated(fact)))) / (len(asked) or 1)
         if shared or cosine >= floor:
-            scored.append((fact, (shared + max(0.0, cosine)) / 2))
-    return sorted(scored, key=lambda item: -item[1])
+            signals = {
+                "words": closeness * shared,
+                "meaning": closeness * max(0.0, cosine),
+                "importance": importance * fact.importance,
+            }
+            near.append(Near(fact, {name: amount for name, amount in signals.items() if amount}))
+    return sorted(near, key=lambda one: -one.score)

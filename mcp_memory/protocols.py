@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mcp_memory.store.cursors import Cursors
     from mcp_memory.store.decisions import Decisions
     from mcp_memory.store.facts import Facts
+    from mcp_memory.store.links import Links
     from mcp_memory.store.log import Log
     from mcp_memory.store.summaries import Summaries
     from mcp_memory.store.vectors import Vectors
@@ -136,6 +137,7 @@ class Tx(Protocol):
     @property
     def summaries(self) -> Summaries: ...
     def vectors(self, embedder: str) -> Vectors: ...
+    def links(self, embedder: str) -> Links: ...
 
     def embedders(self) -> list[str]:
         """The names of the embedders that ever followed this scope."""

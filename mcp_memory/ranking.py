@@ -21,6 +21,9 @@ TRACE = 1e-6
 LEAST_EDGE, MOST_EDGE = 86_400.0, 30 * 86_400.0
 """Seconds: a day and a month. How soon, and how late, a time that a query names is half forgotten."""
 
+ACCESSED = 10
+"""Times that an episode was found, beyond which further ones count nothing."""
+
 Positions = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
@@ -41,6 +44,8 @@ class Weights:
     """...of the one before that..."""
     next: float = 0.2
     """...and of the one after it."""
+    links: float = 0.1
+    """The share of a hit's score that an episode like it gets, by their likeness."""
     speaker: float = 0.2
     """For what was said by the one speaker whom the query names."""
     asking: float = 0.2
@@ -53,6 +58,11 @@ class Weights:
     """The share of its score that an episode gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
     role: float = 0.05
     """The share of its score that an episode loses where it is not the user's own word."""
+    accesses: float = 0.0
+    """The share of its score that an episode gains for being found ten times, a tenth of it for each. Above 0,
+    every search writes."""
+    fact_importance: float = 0.3
+    """The part of a fact's score that its importance makes; its closeness to the query makes the rest."""
     newer: float = 0.5
     """How much of an older hit's score a newer one about the same may lack and still go before it; 0 for never."""
     reranker: float = 2.0
@@ -65,8 +75,8 @@ class Weights:
     @property
     def most(self) -> float:
         """The highest score that there can be, for scores in [0, 1]."""
-        lent = (1 + TRACE) * (1 + self.previous + self.before_previous + self.next)
-        return lent * (1 + self.importance) + self.speaker + self.recency
+        lent = (1 + TRACE) * (1 + self.previous + self.before_previous + self.next) * (1 + self.links)
+        return lent * (1 + self.importance + self.accesses) + self.speaker + self.recency
 
 
 @dataclass(frozen=True, slots=True)

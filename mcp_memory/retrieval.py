@@ -22,9 +22,9 @@ import numpy.typing as npt
 from mcp_memory import likeness, queries, ranking, text, updates
 from mcp_memory.errors import InvalidCursor, ProviderError
 from mcp_memory.protocols import Embedder, Tx
-from mcp_memory.ranking import Ranking, Scored, Values, Weights, Worded
+from mcp_memory.ranking import ACCESSED, Ranking, Scored, Values, Weights, Worded
 from mcp_memory.timeparse import Span
-from mcp_memory.types import Hit, Question, Scope, Sighting
+from mcp_memory.types import APART, Hit, Question, Scope, Sighting
 from mcp_memory.workers import Worker
 
 POOL = 100
@@ -33,8 +33,8 @@ POOL = 100
 LENDERS = 60
 """Candidates that lend their neighbours a part of their score."""
 
-APART = timedelta(hours=12)
-"""What was said in one session so long apart is not one conversation: neighbours lend each other nothing."""
+HOPS = 20
+"""Candidates whose links are followed."""
 
 COMMON = 0.1
 """A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
@@ -149,6 +149,8 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     candidates = ranking.fuse(by_meaning, worded.scored, worded.coverage, weights, reach)
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
+    if meaning is not None and weights.links:
+        candidates = _linked(tx, candidates, meaning, allowed, upto, weights)
     candidates = _telling(tx, candidates, weights)
     candidates, seen = _weighed(tx, candidates, question.query, weights, span)
     if weights.newer and span is None and updates.matter(question.query):  # who names a time may want what was then
@@ -257,6 +259,21 @@ def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto
     return ranking.smooth(candidates, lenders, counted(previous), counted(following | further), weights)
 
 
+def _linked(
+    tx: Tx, candidates: Ranking, meaning: Meaning, allowed: Collection[int] | None, upto: int, weights: Weights
+) -> Ranking:
+    """With what is one link away from the best candidates: each lends a part of its score to what is like it."""
+    hits = candidates.scored.best(HOPS)
+    scores = dict(zip(hits.seqs.tolist(), hits.scores.tolist(), strict=True))
+    lent: dict[int, float] = {}
+    for link in tx.links(meaning.embedder).of(list(scores), upto):
+        if allowed is None or link.other in allowed:
+            lent[link.other] = max(lent.get(link.other, 0.0), weights.links * link.likeness * scores[link.seq])
+    if not lent:
+        return candidates
+    return candidates.plus("links", np.array(list(lent), np.int64), np.array(list(lent.values())))
+
+
 def _telling(tx: Tx, candidates: Ranking, weights: Weights) -> Ranking:
     """What asks gives up a part of its score: a question is close to the same question, but does not answer it."""
     if not weights.asking or not len(candidates.seqs):
@@ -300,6 +317,7 @@ def _shifted(candidates: Ranking, seen: Mapping[int, Sighting], weights: Weights
     at = np.searchsorted(candidates.seqs, seqs)
     for signal, weight, share in (
         ("importance", weights.importance, [2 * seen[seq].importance - 1 for seq in seqs.tolist()]),
+        ("accesses", weights.accesses, [min(seen[seq].accesses / ACCESSED, 1.0) for seq in seqs.tolist()]),
         ("role", weights.role, [-float(seen[seq].role != "user") for seq in seqs.tolist()]),
     ):
         if weight and any(share):

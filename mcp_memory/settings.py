@@ -36,6 +36,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """...of the one before that..."""
     next: float = Field(default=0.2, ge=0, le=1)
     """...and of the one after it."""
+    links: float = Field(default=0.1, ge=0, le=1)
+    """The share of a memory's score that another one like it gets, by their likeness."""
     speaker: float = Field(default=0.2, ge=0)
     """For what was said by the one speaker whom the query names."""
     asking: float = Field(default=0.2, ge=0, le=1)
@@ -48,6 +50,11 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of its score that a memory gains with an importance of 1, and loses with 0; 0.5 changes nothing."""
     role: float = Field(default=0.05, ge=0, le=0.5)
     """The share of its score that a memory loses where it is not the user's own word."""
+    accesses: float = Field(default=0.0, ge=0, le=1)
+    """The share of its score that a memory gains for being found ten times, a tenth of it for each. Above 0, every
+    search writes."""
+    fact_importance: float = Field(default=0.3, ge=0, le=1)
+    """The part of a fact's score that its importance makes; its closeness to the query makes the rest."""
     newer: float = Field(default=0.5, ge=0, le=1)
     """How much of an older memory's score a newer one about the same may lack and still go before it; 0 for never."""
     reranker: float = Field(default=2.0, ge=0)

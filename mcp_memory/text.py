@@ -26,7 +26,8 @@ _CJK = (
     "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_EMOJI = "\u2600-\u27bf\U0001f000-\U0001faff"
+_WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+|[{_EMOJI}]")
 _ASCII_WORDS = bytes(ord(chr(i).lower()) if chr(i).isalnum() else 32 for i in range(128)) + bytes(128)
 """Lower case and blanks: what `_WORD` finds in plain ASCII, many times faster."""
 _IS_CJK = re.compile(rf"[{_CJK}]")

@@ -99,10 +99,15 @@ class Sighting:
     role: Role
     occurred_at: datetime
     importance: float
+    accesses: int
 
 
 SILENCE = timedelta(minutes=30)
 """The unnamed session of a user is cut where nothing was said for longer than this."""
+
+APART = timedelta(hours=12)
+"""What was said in one session so long apart is not one conversation: it is no context, and neighbours lend each other
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,15 @@ class Derivative:
     @property
     def seq(self) -> int:
         return self.sources[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two episodes that are alike, as positions of the log; `likeness` is in [0, 1], on the embedder's calibrated scale."""
+
+    seq: int
+    other: int
+    likeness: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +383,18 @@ class Hit:
     score: float
     why: Mapping[str, float]
     around: tuple[Episode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A fact that is close to a query, and the signals that make its score, which is in [0, 1]."""
+
+    fact: Feature
+    why: Mapping[str, float]
+
+    @property
+    def score(self) -> float:
+        return sum(self.why.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ async def test_what_has_a_time_to_live_leaves_every_answer_and_lives_on_in_no_ot
     clock.move(days=3)
     assert await values(memory, scope) == ["likes hiking"]
     assert await values(memory, scope, history=True) == ["likes hiking"]
-    assert [fact.value for fact, _ in await memory.close_facts(scope, "mountains Ghent", 10)] == []
+    assert [near.fact.value for near in await memory.close_facts(scope, "mountains Ghent", 10)] == []
     shown = "\n".join(line.content for line in (await memory.context(scope, "mountains in Ghent", "", 1_500)).lines)
     hits = (await memory.search(scope, Question("mountains Ghent"))).found.hits
     assert "mountains" not in shown + " ".join(hit.episode.content for hit in hits)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from mcp_memory import profile
 from mcp_memory.memory import Memory
 from mcp_memory.testing import Clock
-from mcp_memory.types import Feature, Message, Scope
+from mcp_memory.types import HAND, AddFeature, Feature, Message, Scope
 
 pytestmark = pytest.mark.anyio
 
@@ -137,6 +138,15 @@ async def test_the_facts_closest_to_a_query_come_first(memory: Memory, scope: Sc
     ordered = await memory.closest_first(await facts(memory, scope), "which peanuts allergy")
     assert "peanuts" in ordered[0].value
     assert len(ordered) == 4
+
+
+async def test_of_facts_as_close_the_more_important_comes_first(memory: Memory, scope: Scope) -> None:
+    boat = AddFeature("profile", "things", "boat", "owns a boat", importance=0.2)
+    kayak = AddFeature("profile", "things", "kayak", "owns a kayak", importance=0.9)
+    await memory.store.write(scope, lambda tx: [profile.decide(tx, HAND, one, tx.now) for one in (boat, kayak)])
+    near = await memory.close_facts(scope, ["owns"], 10)
+    assert [one.fact.name for one in near] == ["kayak", "boat"]
+    assert near[0].why["importance"] > near[1].why["importance"]
 
 
 # ---- whose word counts

@@ -27,7 +27,7 @@ LAYERS = [
     {"views"},
     {
         "working", "episodic", "profile", "extraction", "consolidation", "handing", "retrieval", "context", "forgetting",
-        "transfer", "providers", "strategies",
+        "transfer", "providers", "strategies", "links",
     },
     {"memory"},
     {"settings"},

@@ -82,7 +82,7 @@ class Log:
             entries.append((self._episode(seq, message, id_of("e", number), created_at), message, utterance, number))
         self._texts.put((episode.seq, _body(episode)) for episode, *_ in entries)
         self._db.executemany(
-            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
             [
                 (
                     episode.seq,
@@ -167,6 +167,13 @@ class Log:
                 importance = episode.importance
             self._db.execute("UPDATE episodes SET class = ?, importance = ? WHERE seq = ?", (category, importance, seq))
             self._seen[seq] = replace(episode, category=category, importance=importance)
+
+    def count_access(self, seqs: Sequence[int]) -> None:
+        """Note that these episodes were found once more."""
+        self._db.execute(
+            "UPDATE episodes SET accesses = accesses + 1 WHERE scope = ? AND seq IN (SELECT value FROM json_each(?))",
+            (self._scope, json.dumps(seqs)),
+        )
 
     def _known(self, utterances: Sequence[int]) -> set[int]:
         """Those of these keys that some episode has."""
@@ -264,6 +271,13 @@ class Log:
         )
         return [seq for (seq,) in rows]
 
+    def before(self, seq: int, limit: int) -> list[int]:
+        """The last positions of the scope before this one, the latest first."""
+        rows = self._db.rows(
+            "SELECT seq FROM episodes WHERE scope = ? AND seq < ? ORDER BY seq DESC LIMIT ?", (self._scope, seq, limit)
+        )
+        return [seq for (seq,) in rows]
+
     def at(self, seqs: Iterable[int]) -> list[Episode]:
         """The episodes at these positions that exist, in the order of the log."""
         wanted = sorted(set(seqs))
@@ -278,16 +292,16 @@ class Log:
     def sightings(self, seqs: Sequence[int]) -> dict[int, Sighting]:
         """Who said each of these, and when."""
         rows = self._db.rows(
-            "SELECT seq, voice, role, occurred_at, importance FROM json_each(?) j CROSS JOIN episodes ON seq = j.value "
-            "WHERE scope = ?",
+            "SELECT seq, voice, role, occurred_at, importance, accesses FROM json_each(?) j "
+            "CROSS JOIN episodes ON seq = j.value WHERE scope = ?",
             (json.dumps(seqs), self._scope),
         )
         one_of_each = {voice: seq for seq, voice, *_ in rows}  # voices are few; their names stand in the texts
         speakers = {episode.seq: episode.speaker for episode in self.at(one_of_each.values())}
         names = {voice: speakers[seq] for voice, seq in one_of_each.items()}
         return {
-            seq: Sighting(names[voice], role, moment(occurred_at), importance)
-            for seq, voice, role, occurred_at, importance in rows
+            seq: Sighting(names[voice], role, moment(occurred_at), importance, accesses)
+            for seq, voice, role, occurred_at, importance, accesses in rows
         }
 
     def speakers(self, names: Sequence[str]) -> list[str]:

@@ -206,6 +206,19 @@ def _asks(connection: Connection) -> None:
     connection.execute("UPDATE cursors SET position = 0 WHERE view = 'words'")
 
 
+def _links(connection: Connection) -> None:
+    connection.execute(_LINKS)
+    connection.execute("ALTER TABLE episodes ADD COLUMN accesses INTEGER NOT NULL DEFAULT 0")
+
+
+_LINKS = """
+CREATE TABLE links (
+  scope INTEGER NOT NULL, embedder INTEGER NOT NULL REFERENCES embedders, seq INTEGER NOT NULL, other INTEGER NOT NULL,
+  likeness REAL NOT NULL, PRIMARY KEY (scope, embedder, seq, other)
+) WITHOUT ROWID
+"""
+
+
 MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     # name, what it does, whether it rewrites rows (then a copy of the file is kept first)
     ("first", _first, False),
@@ -213,6 +226,7 @@ MIGRATIONS: list[tuple[str, Callable[[Connection], None], bool]] = [
     ("labels", _labels, False),
     ("scale", _scale, False),
     ("asks", _asks, False),
+    ("links", _links, False),
 ]
 
 

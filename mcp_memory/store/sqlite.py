@@ -19,6 +19,7 @@ from mcp_memory.store.decisions import Decisions
 from mcp_memory.store.facts import Facts
 from mcp_memory.store.indexes import Indexes
 from mcp_memory.store.keys import Keys
+from mcp_memory.store.links import Links
 from mcp_memory.store.log import Clock, Log
 from mcp_memory.store.matrices import Matrices
 from mcp_memory.store.schema import FILE_NAME, MIGRATIONS
@@ -87,6 +88,9 @@ class Tx:
 
     def vectors(self, embedder: str) -> Vectors:
         return Vectors(self._db, self._matrices, self._indexes, self._scope, self.epoch(), embedder)
+
+    def links(self, embedder: str) -> Links:
+        return Links(self._db, self._scope, embedder)
 
     def embedders(self) -> list[str]:
         """The names of the embedders that ever followed this scope."""

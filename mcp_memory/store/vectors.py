@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mcp_memory.errors import ProviderError
+from mcp_memory.ranking import Positions
 from mcp_memory.store.database import Connection
 from mcp_memory.store.index import State
 from mcp_memory.store.indexes import WHOLE, Indexes
@@ -31,6 +32,9 @@ IN_MEMORY = 100_000
 
 FRESH = 256
 """Vectors newer than the index that every search compares, before somebody has them encoded."""
+
+SENTENCES = 16
+"""Of each episode, where episodes are compared with each other: the rest of a long text takes no part in it."""
 
 _FOLLOWED = 65_536  # how far an index may be behind before it is of no use
 _SLOW_SECONDS = 0.5
@@ -305,21 +309,33 @@ class Vectors:
         compared = Rows(np.array(owners, np.int64), np.array(kinds, np.bool_), Packed.read(blobs))
         return compared.close(query, np.ones(len(compared.seqs), np.bool_))
 
+    def sentences(self, seqs: Sequence[int]) -> tuple[Positions, Vector]:
+        """The vectors of the first sentences of these episodes, at most `SENTENCES` of each, and whose they are, by
+        position."""
+        rows = self._db.rows(
+            """SELECT d.seq, d.vector FROM json_each(:seqs) j CROSS JOIN derivatives d ON d.id IN
+               (SELECT id FROM derivatives WHERE seq = j.value AND embedder = :embedder AND kind = :kind
+                ORDER BY id LIMIT :most)""",
+            {
+                "seqs": json.dumps(sorted(seqs)),
+                "embedder": self._embedder,
+                "kind": _KINDS.index("sentence"),
+                "most": SENTENCES,
+            },
+        )
+        if not rows:
+            return np.empty(0, np.int64), np.empty((0, 0), np.float32)
+        owners, blobs = zip(*rows, strict=True)
+        return np.array(owners, np.int64), Packed.read(blobs).vectors()
+
     def likeness(self, seqs: Sequence[int]) -> npt.NDArray[np.float32]:
         """For each pair of these episodes, the cosine of the two sentences of theirs that are closest to each other; 0
         where one has no vectors yet."""
+        owners, vectors = self.sentences(seqs)
         places = {seq: place for place, seq in enumerate(seqs)}
-        rows = self._db.rows(
-            "SELECT d.seq, d.vector FROM json_each(?) j CROSS JOIN derivatives d ON d.seq = j.value "
-            "WHERE d.embedder = ? AND d.kind = ?",
-            (json.dumps(seqs), self._embedder, _KINDS.index("sentence")),
-        )
+        at = np.array([places[seq] for seq in owners.tolist()], np.int64)
         closest = np.zeros((len(seqs), len(seqs)), np.float32)
-        if rows:
-            owners, blobs = zip(*rows, strict=True)
-            at = np.array([places[seq] for seq in owners])
-            vectors = Packed.read(blobs).vectors()
-            np.maximum.at(closest, (at[:, None], at[None, :]), vectors @ vectors.T)
+        np.maximum.at(closest, (at[:, None], at[None, :]), vectors @ vectors.T)
         return closest
 
     def count(self) -> int:
