@@ -55,6 +55,7 @@ TABLES = {
     "words": "rowid",
     "word_counts": "seq",
     "derivatives": "id",
+    "links": "max(seq, other)",
 }
 """What adding fills, with the column that grows; beside them each embedder's index of nearest vectors."""
 

@@ -106,9 +106,11 @@ class WordsView:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """What a batch is embedded from: its derivatives, and the positions that they replace or let derive again."""
+    """What a batch is embedded from: its derivatives, and the positions that they replace, have for the first time, or let
+    derive again."""
 
     seqs: list[int]
+    new: list[int]
     derivatives: list[Derivative]
     successors: list[int]
 
@@ -152,7 +154,8 @@ class VectorsView:
             derivatives.append(Derivative("context", sources, "\n".join(both)))
         position = tx.cursors.of(self.name).position
         inserted_before = {after for seq, after in following.items() if after <= position < seq}
-        return _Turns(list(seqs), derivatives, sorted(inserted_before))
+        new = [seq for seq in seqs if seq > position]
+        return _Turns(list(seqs), new, derivatives, sorted(inserted_before))
 
     async def derive(self, gathered: _Turns) -> _Derived:
         texts = [derivative.text for derivative in gathered.derivatives]
@@ -168,7 +171,8 @@ class VectorsView:
     def apply(self, tx: Tx, gathered: _Turns, derived: _Derived) -> None:
         name = self.embedder.name
         tx.vectors(name).replace(gathered.seqs, gathered.derivatives, derived.vectors)
-        tx.links(name).put(links.found(tx, name, derived.floor, gathered.seqs))
+        if gathered.new:
+            tx.links(name).put(links.found(tx, name, derived.floor, gathered.new))
         tx.cursors.mark(self.name, gathered.successors)
 
     def forget(self, tx: Tx, seqs: Sequence[int]) -> None:

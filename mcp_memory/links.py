@@ -1,14 +1,12 @@
-"""Links: episodes of a scope that are alike, found when an episode is indexed. What is linked to a hit is one hop away."""
+"""Links: episodes of a scope that are alike, found when they are indexed. What is linked to a hit is one hop away."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from mcp_memory.likeness import calibrated
 from mcp_memory.protocols import Tx
 from mcp_memory.types import Link
 
@@ -18,29 +16,35 @@ LINKED = 0.5
 LOOKED_BACK = 50
 """Episodes of the scope that a new one is compared with: the latest before it."""
 
+Positions = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
 
 def found(tx: Tx, embedder: str, floor: float, seqs: Sequence[int]) -> list[Link]:
-    """The links from these episodes to earlier ones, by the vectors of an embedder whose scale begins at `floor`."""
-    earlier = {seq: tx.log.before(seq, LOOKED_BACK) for seq in seqs}
-    owners, vectors = tx.vectors(embedder).sentences(list({*seqs, *chain.from_iterable(earlier.values())}))
-    links = []
-    for seq, before in earlier.items():
-        first, begin, end = np.searchsorted(owners, (before[-1] if before else seq, seq, seq + 1))
-        if first < begin < end:
-            others, cosines = _likeness(owners[first:begin], vectors[begin:end] @ vectors[first:begin].T)
-            for other, cosine in zip(others.tolist(), cosines.tolist(), strict=True):
-                if (likeness := calibrated(cosine, floor)) >= LINKED:
-                    links.append(Link(seq, other, min(1.0, likeness)))
-    return links
+    """The links from the episodes at these positions, which follow each other in the log and have their vectors by now, to
+    those before each of them. `floor` is where the embedder's scale begins."""
+    row = [*reversed(tx.log.before(seqs[0], LOOKED_BACK)), *seqs]
+    owners, vectors = tx.vectors(embedder).sentences(row)
+    first = int(np.searchsorted(owners, seqs[0]))
+    if first == len(owners):
+        return []
+    new, all_, alike = _likeness(owners[first:], vectors[first:], owners, vectors)
+    alike = np.clip((alike - floor) / max(1e-6, 1 - floor), 0, 1)
+    places = np.searchsorted(row, new)[:, None] - np.searchsorted(row, all_)[None, :]
+    at, other = np.nonzero((alike >= LINKED) & (places > 0) & (places <= LOOKED_BACK))
+    pairs = zip(new[at].tolist(), all_[other].tolist(), alike[at, other].tolist(), strict=True)
+    return [Link(*pair) for pair in pairs]
 
 
 def _likeness(
-    owners: npt.NDArray[np.int64], cosines: npt.NDArray[np.float32]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """How alike one episode is to others: the mean over its sentences of the closest one of the other, or the other way
-    round where that is less, so that a greeting alone links nothing. `cosines[i, j]` is that of its sentence i and a
-    sentence of `owners[j]`, which are sorted."""
-    starts = np.flatnonzero(np.diff(owners, prepend=-1))
-    told = np.maximum.reduceat(cosines, starts, axis=1).mean(axis=0)
-    heard = np.add.reduceat(cosines.max(axis=0), starts) / np.diff(starts, append=len(owners))
-    return owners[starts], np.minimum(told, heard)
+    owners: Positions, vectors: Vectors, other_owners: Positions, others: Vectors
+) -> tuple[Positions, Positions, Vectors]:
+    """How alike each episode is to each other one, as a mean of cosines: over its sentences, of the closest one of the
+    other; or the other way round where that is less, so that a greeting alone links nothing. Owners are sorted."""
+    rows, columns = (np.flatnonzero(np.diff(one, prepend=-1)) for one in (owners, other_owners))
+    cosines = vectors @ others.T
+    told = np.add.reduceat(np.maximum.reduceat(cosines, columns, axis=1), rows, axis=0)
+    heard = np.add.reduceat(np.maximum.reduceat(cosines, rows, axis=0), columns, axis=1)
+    told /= np.diff(rows, append=len(owners))[:, None]
+    heard /= np.diff(columns, append=len(other_owners))[None, :]
+    return owners[rows], other_owners[columns], np.minimum(told, heard)

@@ -30,11 +30,8 @@ from mcp_memory.workers import Worker
 POOL = 100
 """Candidates that are read back and weighed by what stands in them."""
 
-LENDERS = 60
-"""Candidates that lend their neighbours a part of their score."""
-
-HOPS = 20
-"""Candidates whose links are followed."""
+LENDERS = 30
+"""Candidates that lend their neighbours, and what is linked to them, a part of their score."""
 
 COMMON = 0.1
 """A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
@@ -263,7 +260,7 @@ def _linked(
     tx: Tx, candidates: Ranking, meaning: Meaning, allowed: Collection[int] | None, upto: int, weights: Weights
 ) -> Ranking:
     """With what is one link away from the best candidates: each lends a part of its score to what is like it."""
-    hits = candidates.scored.best(HOPS)
+    hits = candidates.scored.best(LENDERS)
     scores = dict(zip(hits.seqs.tolist(), hits.scores.tolist(), strict=True))
     lent: dict[int, float] = {}
     for link in tx.links(meaning.embedder).of(list(scores), upto):
@@ -298,15 +295,13 @@ def _weighed(
     if weights.speaker and len(named) == 1:
         spoken = np.array([seq for seq, sighting in seen.items() if sighting.speaker == named[0]], np.int64)
         candidates = candidates.plus("speaker", spoken, np.full(len(spoken), weights.speaker))
+    said_at = np.array([sighting.said_at for sighting in seen.values()])
     if weights.recency and seen:
-        said_at = [sighting.occurred_at for sighting in seen.values()]
-        newest = max(said_at)
-        days = np.array([(newest - moment).total_seconds() / 86_400 for moment in said_at])
+        days = (said_at.max() - said_at) / 86_400
         candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
     if weights.time and span is not None and seen:
-        moments = np.array([sighting.occurred_at.timestamp() for sighting in seen.values()])
         limits = span.since.timestamp(), span.until.timestamp()
-        candidates = ranking.in_time(candidates, np.array(list(seen), np.int64), moments, *limits, weights)
+        candidates = ranking.in_time(candidates, np.array(list(seen), np.int64), said_at, *limits, weights)
     return candidates, seen
 
 
@@ -344,7 +339,7 @@ def _updated(
     same = updates.about_the_same(
         alike, worded.shared(first.seqs), [(seen[seq].speaker, seen[seq].role) for seq in seqs]
     )
-    moments = [seen[seq].occurred_at.timestamp() for seq in seqs]
+    moments = [seen[seq].said_at for seq in seqs]
     order = updates.newer_first(first.scores, moments, same, weights.newer)
     gained = first.scores - first.scores[order]
     moved = np.flatnonzero(gained)

@@ -93,11 +93,12 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a ranking wants to know of an episode. `speaker` is "" for the user or the assistant."""
+    """What a ranking wants to know of an episode. `speaker` is "" for the user or the assistant, `said_at` in seconds since
+    1970."""
 
     speaker: str
     role: Role
-    occurred_at: datetime
+    said_at: float
     importance: float
     accesses: int
 

@@ -59,8 +59,9 @@ async def test_one_call_links_what_it_brings(memory: Memory, scope: Scope, setti
 
 
 async def test_a_shared_greeting_links_nothing(memory: Memory, scope: Scope, settings: Settings) -> None:
+    greeting = "Good morning dear."
     await memory.add(
-        scope, told("Good morning dear. The ferry to Texel leaves at nine.", "Good morning dear. Lentil soup!")
+        scope, told(f"{greeting} The ferry leaves at nine. Hurry!", f"{greeting} Lentil soup wants a leaf. Enjoy!")
     )
     assert linked(settings) == set()
 

@@ -300,7 +300,7 @@ class Log:
         speakers = {episode.seq: episode.speaker for episode in self.at(one_of_each.values())}
         names = {voice: speakers[seq] for voice, seq in one_of_each.items()}
         return {
-            seq: Sighting(names[voice], role, moment(occurred_at), importance, accesses)
+            seq: Sighting(names[voice], role, occurred_at / 1e6, importance, accesses)
             for seq, voice, role, occurred_at, importance, accesses in rows
         }
 
