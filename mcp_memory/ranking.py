@@ -63,7 +63,7 @@ class Weights:
     every search writes."""
     fact_importance: float = 0.3
     """The part of a fact's score that its importance makes; its closeness to the query makes the rest."""
-    newer: float = 0.5
+    newer: float = 0.6
     """How much of an older hit's score a newer one about the same may lack and still go before it; 0 for never."""
     reranker: float = 2.0
     """How much a reranker's judgement counts against the order that it was given."""

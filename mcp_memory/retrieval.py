@@ -150,7 +150,8 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
         candidates = _linked(tx, candidates, meaning, allowed, upto, weights)
     candidates = _telling(tx, candidates, weights)
     candidates, seen = _weighed(tx, candidates, question.query, weights, span)
-    if weights.newer and span is None and updates.matter(question.query):  # who names a time may want what was then
+    past = span is not None and question.asked_at is not None and question.asked_at - span.until > timedelta(seconds=1)
+    if weights.newer and not past and updates.matter(question.query):  # who names a time past wants what was then
         candidates = _updated(tx, candidates, meaning, worded, seen, weights)
     most = weights.most * (1 + weights.time) if span else weights.most
     ranked = candidates.scored.best(reach + POOL)

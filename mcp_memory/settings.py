@@ -55,7 +55,7 @@ class WeightSettings(BaseModel, extra="forbid"):
     search writes."""
     fact_importance: float = Field(default=0.3, ge=0, le=1)
     """The part of a fact's score that its importance makes; its closeness to the query makes the rest."""
-    newer: float = Field(default=0.5, ge=0, le=1)
+    newer: float = Field(default=0.6, ge=0, le=1)
     """How much of an older memory's score a newer one about the same may lack and still go before it; 0 for never."""
     reranker: float = Field(default=2.0, ge=0)
     """How much a reranker's judgement counts against the order that it was given."""
