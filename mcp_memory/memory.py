@@ -246,7 +246,7 @@ class Memory:
             return retrieval.expanded(tx, shown, question, found.upto), more
 
         shown, more = await self.store.read(scope, page)
-        return Found(tuple(shown), more or found.more, found.upto), failed
+        return replace(found, hits=tuple(shown), more=more or found.more), failed
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""

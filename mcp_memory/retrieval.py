@@ -61,11 +61,13 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of hits, the best first. `more` tells whether another follows; `upto` is what its cursor needs."""
+    """A page of hits, the best first. `more` tells whether another follows; `upto` is what its cursor needs; `note` tells
+    where the search took long, and why."""
 
     hits: tuple[Hit, ...]
     more: bool
     upto: int
+    note: str = ""
 
 
 class Embedders:
@@ -142,7 +144,7 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     reach = question.given + question.limit + 1
 
     worded = _by_words(tx, question, within, upto)
-    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(worded.scored) > 0)
+    by_meaning, note = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(worded.scored) > 0)
     candidates = ranking.fuse(by_meaning, worded.scored, worded.coverage, weights, reach)
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
@@ -162,7 +164,7 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     page = dict(zip(ranked.seqs[: question.limit].tolist(), ranked.scores[: question.limit].tolist(), strict=True))
     episodes = {episode.seq: episode for episode in tx.log.at(page)}
     hits = [Hit(episodes[seq], score, candidates.why(seq, most)) for seq, score in page.items() if seq in episodes]
-    return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto)
+    return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto, note)
 
 
 def recall_all(
@@ -183,18 +185,18 @@ def recall_all(
     alone = replace(
         question, limit=question.given + question.limit + 1, given=0, after=None, expand=0, upto=upto, rewrites=()
     )
-    lists = [
-        recall(tx, replace(alone, query=asked), meaning, weights, spans[asked]).hits
-        for asked, meaning in meanings.items()
+    each = [
+        recall(tx, replace(alone, query=asked), meaning, weights, spans[asked]) for asked, meaning in meanings.items()
     ]
-    hits = _joined(lists)
+    hits = _joined([found.hits for found in each])
+    note = next((found.note for found in each if found.note), "")
     if question.after is not None:
         score, seq = question.after
         hits = [hit for hit in hits if (-hit.score, -hit.episode.seq) > (-score, -seq)]
     within = tx.log.matching(question.selection)
     allowed = None if within is None else set(within)
     page = _expanded(tx, hits[: question.limit], question.expand, allowed, upto)
-    return Found(tuple(page), len(hits) > question.limit, upto)
+    return Found(tuple(page), len(hits) > question.limit, upto, note)
 
 
 def _joined(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
@@ -235,15 +237,15 @@ def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: in
 
 def _by_meaning(
     tx: Tx, meaning: Meaning | None, limit: int, within: Sequence[int] | None, upto: int, *, known: bool
-) -> Scored:
-    """The sum of an episode's best sentence and its context. Nothing at all where no sentence is close and no word is
-    `known` either, unless the caller has chosen from what by a selection."""
+) -> tuple[Scored, str]:
+    """The sum of an episode's best sentence and its context, and a note where that took long. Nothing at all where no
+    sentence is close and no word is `known` either, unless the caller has chosen from what by a selection."""
     if meaning is None:
-        return ranking.NOTHING
+        return ranking.NOTHING, ""
     close = tx.vectors(meaning.embedder).close(meaning.vector, limit, within, upto)
     if within is None and not known and close.sentences.max(initial=0.0) < meaning.floor:
-        return ranking.NOTHING
-    return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts)
+        return ranking.NOTHING, close.note
+    return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts), close.note
 
 
 def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto: int, weights: Weights) -> Ranking:

@@ -85,6 +85,24 @@ async def test_an_index_that_another_process_could_not_maintain_is_caught_up(
         await store.close()
 
 
+@pytest.mark.parametrize("extensions", [True, False])
+async def test_a_slow_search_in_a_large_memory_says_how_long_it_took(
+    tmp_path: Path, clock: Clock, scope: Scope, monkeypatch: pytest.MonkeyPatch, *, extensions: bool
+) -> None:
+    monkeypatch.setattr(vectors_module, "IN_MEMORY", 3)
+    store = SQLiteStore(tmp_path, now=clock, extensions=extensions, scale=False)
+    await put_vectors(store, scope, await seqs(store, scope, *map(str, range(20))), random_units(60, 23))
+    query = random_units(1, 24)[0]
+
+    def note(tx: Tx) -> str:
+        return tx.vectors("e").close(query, 5, None, 2**40).note
+
+    assert await store.read(scope, note) == ""
+    monkeypatch.setattr(vectors_module, "_SLOW_SECONDS", 0.0)
+    assert re.search(r"took \d+\.\d s.*mcp-memory\[scale\]", await store.read(scope, note))
+    await store.close()
+
+
 async def test_two_processes_with_and_without_the_extension_find_the_same_at_the_same_time(
     tmp_path: Path, clock: Clock, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
