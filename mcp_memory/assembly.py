@@ -76,9 +76,9 @@ def load_language_model(name: str, config: Settings) -> LanguageModel | None:
 
 
 def load_reranker(name: str, config: Settings) -> Reranker | None:
-    """The reranker called `provider:model`, whose model is loaded at the first use; None for no name. Raises
+    """The reranker called `provider:model`, whose model is loaded at the first use; None for `identity` or no name. Raises
     SettingsError."""
-    if not name:
+    if name in ("", "identity"):
         return None
     if name in OWN:
         return OWN[name]()

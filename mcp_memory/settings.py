@@ -112,8 +112,8 @@ class Settings(BaseSettings):
     weights: WeightSettings = WeightSettings()
     """How the signals of a search are weighed."""
     reranker: str = ""
-    """What orders the first hits once more: empty for nothing, `bm25`, `rrf`, `onnx:ms-marco-minilm-l12` (English,
-    offline), `onnx:<folder>`, `cross-encoder:<model or folder>` or `http:<address of a /rerank>#<model>`."""
+    """What orders the first hits once more: empty or `identity` for nothing, `bm25`, `rrf`, `onnx:ms-marco-minilm-l12`
+    (English, offline), `onnx:<folder>`, `cross-encoder:<model or folder>` or `http:<address of a /rerank>#<model>`."""
     rerank_api_key: str = ""
     """Sent to that address as bearer token."""
     prompts_dir: Path | None = None

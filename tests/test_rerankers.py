@@ -172,7 +172,7 @@ def test_words_and_ranks_make_an_order_without_a_model() -> None:
 
 
 def test_a_reranker_is_known_by_its_name(settings: Settings) -> None:
-    assert load_reranker("", settings) is None
+    assert load_reranker("", settings) is load_reranker("identity", settings) is None
     for name in ("bm25", "rrf", "onnx:ms-marco-minilm-l12", "cross-encoder:some/model"):
         made = load_reranker(name, settings)
         assert made is not None
