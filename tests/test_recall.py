@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from mcp_memory import filters
 from mcp_memory.errors import InvalidCursor, InvalidInput
 from mcp_memory.memory import Answer, Memory
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings, WeightSettings
 from mcp_memory.testing import Clock
-from mcp_memory.types import Message, Scope, Selection
+from mcp_memory.types import Message, Question, Scope, Selection
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,8 @@ from mcp_memory.errors import ProviderError, ProviderMissing, SettingsError
 from mcp_memory.memory import Memory
 from mcp_memory.providers.reranking import CrossEncoderReranker, HttpReranker, OnnxReranker
 from mcp_memory.rerankers import RERANKED, Bm25Reranker, RrfReranker
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
-from mcp_memory.types import Message, Scope
+from mcp_memory.types import Message, Question, Scope
 
 pytestmark = pytest.mark.anyio
 

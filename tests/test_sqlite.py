@@ -30,14 +30,13 @@ from mcp_memory import filters
 from mcp_memory.errors import StoreDamaged, StoreError, StoreTooNew
 from mcp_memory.memory import Memory
 from mcp_memory.protocols import Tx
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
 from mcp_memory.store import database, quantizer
 from mcp_memory.store import vectors as vectors_module
 from mcp_memory.store.schema import MIGRATIONS
 from mcp_memory.store.sqlite import FILE_NAME, SQLiteStore
 from mcp_memory.testing import Clock
-from mcp_memory.types import Message, Scope, Selection
+from mcp_memory.types import Message, Question, Scope, Selection
 
 pytestmark = pytest.mark.anyio
 
