@@ -28,6 +28,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of words against meaning where no memory holds any of the query's words..."""
     words_most: float = Field(default=0.7, ge=0, le=1)
     """...and where one holds all of them."""
+    ranks: bool = False
+    """Compare what words and meaning find by ranks instead of scores (reciprocal rank fusion)."""
     told: float = Field(default=1.0, ge=0)
     """How much a query as its answer would put it counts beside the query as it stands, where meaning is compared."""
     previous: float = Field(default=0.3, ge=0, le=1)

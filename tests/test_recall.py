@@ -202,6 +202,19 @@ async def test_every_signal_can_be_switched_off(
         assert not any(signal in hit.why for hit in hits)
 
 
+async def test_the_lists_may_be_compared_by_rank(opening: Opening, settings: Settings, scope: Scope) -> None:
+    ranked = settings.model_copy(
+        update={"weights": settings.weights.model_copy(update={"ranks": True, "recency": 0.0})}
+    )
+    async with opening(settings=ranked) as memory:
+        await memory.add(
+            scope, [turn(i, text, f"s{i}") for i, text in enumerate(["the tide", "the tide table", "a moth"])]
+        )
+        first, second, *_ = (await memory.search(scope, Question("tide table", expand=0))).found.hits
+    assert [first.episode.content, second.episode.content] == ["the tide table", "the tide"]
+    assert second.why["words"] / first.why["words"] == pytest.approx(61 / 62)
+
+
 async def test_what_scores_too_little_is_left_out(opening: Opening, settings: Settings, scope: Scope) -> None:
     async with opening() as memory:
         await memory.add(scope, [turn(0, "the tide table", "a"), turn(0, "a table", "b"), turn(0, "the tide", "c")])
