@@ -73,7 +73,8 @@ def added(answer: Added) -> Reply:
 def found(answer: Answer, facts: Sequence[Near], max_tokens: int) -> Reply:
     """The hits of a search, the best first or, where the question wants it, the oldest; facts stand before them."""
     sought = text.query_words(answer.question.query)
-    about = [*_trail_lines(answer), *_lag_lines(answer.lags)]
+    slow = answer.found.note
+    about = [*_trail_lines(answer), *_lag_lines(answer.lags), *([f"Note: {slow}"] if slow else [])]
     carried = answer.next(1) if answer.question.rewrites and answer.found.hits else ""  # a long cursor
     budget = _Budget(max_tokens, [*about, carried])
     shown_hits: list[tuple[Hit, str, Data]] = []
@@ -108,6 +109,8 @@ def found(answer: Answer, facts: Sequence[Near], max_tokens: int) -> Reply:
         data["cut"] = True
     if not items:
         data["note"] = _nothing(answer)
+    if slow:
+        data["slow"] = slow
     return Reply("\n".join([*lines, *about]), data | _trail_data(answer) | _lag_data(answer.lags))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from mcp_memory import prompts, settings
 from mcp_memory.consolidation import ConsolidationView
+from mcp_memory.embedders import Embedders
 from mcp_memory.episodic import VectorsView, WordsView
 from mcp_memory.errors import SettingsError
 from mcp_memory.extraction import ExtractView
@@ -21,7 +22,6 @@ from mcp_memory.prompts import Category
 from mcp_memory.protocols import Embedder, LanguageModel, Reranker, Store
 from mcp_memory.ranking import Weights
 from mcp_memory.rerankers import OWN, Reranking
-from mcp_memory.retrieval import Embedders
 from mcp_memory.rules import Rules
 from mcp_memory.settings import AGENT, Settings
 from mcp_memory.store.sqlite import SQLiteStore
@@ -76,9 +76,9 @@ def load_language_model(name: str, config: Settings) -> LanguageModel | None:
 
 
 def load_reranker(name: str, config: Settings) -> Reranker | None:
-    """The reranker called `provider:model`, whose model is loaded at the first use; None for no name. Raises
+    """The reranker called `provider:model`, whose model is loaded at the first use; None for `identity` or no name. Raises
     SettingsError."""
-    if not name:
+    if name in ("", "identity"):
         return None
     if name in OWN:
         return OWN[name]()

@@ -23,6 +23,9 @@ MAX_CONTENT = 200_000
 
 MAX_MESSAGES = 1_000
 
+MAX_DEPTH = 50
+"""Objects and lists inside each other in what a message carries."""
+
 _MAX_NAME = 1_000
 _EMBED_AT_ONCE = 64  # texts; a query never waits longer than one such piece
 
@@ -45,6 +48,10 @@ def admit(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
         if text.is_blank(content):
             raise InvalidInput(f"{which}content is empty: say what to remember.")
         replaced += names
+        if _is_deep(message.metadata) or _is_deep(message.blocks):
+            raise InvalidInput(
+                f"{which}metadata is nested more than {MAX_DEPTH} deep: store it as text, or flatten it."
+            )
         carried = {name: _cleaned(value) for name in _CARRIED if (value := getattr(message, name))}
         if message.speaker:
             carried["speaker"] = carried["speaker"].strip()[:_MAX_NAME]
@@ -58,6 +65,13 @@ def admit(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
 _CARRIED = (
     "speaker", "agent_id", "session_id", "produced_for", "tags", "entities", "blocks", "metadata",
 )  # fmt: skip
+
+
+def _is_deep(value: Any, depth: int = 0) -> bool:
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return depth > MAX_DEPTH or any(_is_deep(part, depth + 1) for part in parts)
 
 
 def _cleaned(value: Any) -> Any:

@@ -29,11 +29,11 @@ def found(tx: Tx, embedder: str, floor: float, seqs: Sequence[int]) -> list[Link
     if first == len(owners):
         return []
     new, all_, alike = _likeness(owners[first:], vectors[first:], owners, vectors)
-    alike = np.clip((alike - floor) / max(1e-6, 1 - floor), 0, 1)
+    # to three digits: the rest differs with the size of a batch, and a view derived again must give the same
+    alike = np.clip((alike - floor) / max(1e-6, 1 - floor), 0, 1).astype(np.float64).round(3)
     places = np.searchsorted(row, new)[:, None] - np.searchsorted(row, all_)[None, :]
     at, other = np.nonzero((alike >= LINKED) & (places > 0) & (places <= LOOKED_BACK))
-    pairs = zip(new[at].tolist(), all_[other].tolist(), alike[at, other].tolist(), strict=True)
-    return [Link(*pair) for pair in pairs]
+    return list(map(Link, new[at].tolist(), all_[other].tolist(), alike[at, other].tolist()))
 
 
 def _likeness(

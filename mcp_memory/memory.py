@@ -20,6 +20,7 @@ from mcp_memory import (
     extraction,
     forgetting,
     handing,
+    paging,
     profile,
     questions,
     rerankers,
@@ -30,13 +31,14 @@ from mcp_memory import (
 )
 from mcp_memory.consolidation import ConsolidationView, Done, Report
 from mcp_memory.context import Context, Line, text_cost
+from mcp_memory.embedders import Embedders, Meaning
 from mcp_memory.episodic import VectorsView
 from mcp_memory.errors import InvalidInput, MemoryServerError, ProviderError, SettingsError
 from mcp_memory.forgetting import Forgotten, Preview
 from mcp_memory.protocols import LanguageModel, Store, Tx
 from mcp_memory.ranking import Weights
 from mcp_memory.rerankers import Reranking
-from mcp_memory.retrieval import Embedders, Found, Meaning
+from mcp_memory.retrieval import Found
 from mcp_memory.strategies import DIRECT, Strategies, Trail
 from mcp_memory.transfer import Imported
 from mcp_memory.types import (
@@ -102,7 +104,7 @@ class Answer:
     def next(self, shown: int | None = None) -> str:
         """The cursor that goes on after the first `shown` hits (all of them if None); "" at the end."""
         count = len(self.found.hits) if shown is None else shown
-        return retrieval.cursor(self.scope, self.question, self.found, count)
+        return paging.cursor(self.scope, self.question, self.found, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class Memory:
         Raises InvalidInput for a cursor of another question, a broken filter, or no question at all.
         """
         if cursor:
-            question = retrieval.resumed(scope, question, cursor)
+            question = paging.resumed(scope, question, cursor)
         elif question.asked_at is None:
             question = replace(question, asked_at=self.now())
         if not question.query.strip():
@@ -246,7 +248,7 @@ class Memory:
             return retrieval.expanded(tx, shown, question, found.upto), more
 
         shown, more = await self.store.read(scope, page)
-        return Found(tuple(shown), more or found.more, found.upto), failed
+        return replace(found, hits=tuple(shown), more=more or found.more), failed
 
     async def _meaning(self, scope: Scope, query: str) -> tuple[Meaning | None, list[Lag]]:
         """The question as the embedder sees it that has followed furthest; None where none can answer."""
@@ -548,7 +550,7 @@ class Memory:
 
     def asked_at(self, cursor: str) -> datetime:
         """When the question was asked that goes on at this cursor; now without one."""
-        return retrieval.asked_at(cursor) or self.now()
+        return paging.asked_at(cursor) or self.now()
 
     async def stats(self, scope: Scope) -> Stats:
         def count(tx: Tx) -> Stats:

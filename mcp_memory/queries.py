@@ -45,6 +45,7 @@ _NAMES = re.compile(rf"\b(?P<items>{_NAME}(?:, {_NAME})*,? (?:and|or|&) {_NAME})
 _OWN = re.compile(r"\b(?:my|our) ", re.IGNORECASE)
 _OWN_JOINED = re.compile(r",? (?:and|or) (?=(?:my|our) )|, (?=(?:my|our) )", re.IGNORECASE)
 _LISTED = re.compile(r",? (?:and|or|&) |, ")
+_TOGETHER = re.compile(r"\b(?:together|each other|one another|in common|collaborat\w+)\b", re.IGNORECASE)
 _EACH = re.compile(r"\bboth | (?:both|each|respectively)\b", re.IGNORECASE)
 
 _DEPENDENT = re.compile(
@@ -166,9 +167,9 @@ def _chosen(piece: str) -> list[str]:
 
 
 def _named(piece: str) -> list[str]:
-    """ "What do Ann, Bo and Cem like to eat": of each of them."""
+    """ "What do Ann, Bo and Cem like to eat": of each of them; not what they do together."""
     found = list(_NAMES.finditer(piece))
-    if len(found) != 1:
+    if len(found) != 1 or _TOGETHER.search(piece):
         return []
     names = _LISTED.split(found[0]["items"])
     if any(map(_is_time, names)):

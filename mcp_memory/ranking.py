@@ -15,6 +15,10 @@ import numpy.typing as npt
 K1, B = 1.2, 0.75
 """BM25 constants of Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009)."""
 
+RRF_K = 60
+"""Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods"
+(2009)."""
+
 TRACE = 1e-6
 """What a score below the fused width still counts, relative to the best: its order stays, for those who page far."""
 
@@ -69,6 +73,8 @@ class Weights:
     """How much a reranker's judgement counts against the order that it was given."""
     min_score: float = 0.0
     """What scores less is left out."""
+    ranks: bool = False
+    """Whether the lists are compared by their ranks instead of their scores (reciprocal rank fusion)."""
     width: int = 100
     """How many of each list are compared; the last of them counts nothing."""
 
@@ -237,6 +243,12 @@ def normalised(scored: Scored, width: int, reach: int) -> Scored:
     return Scored(best.seqs, np.maximum(0.0, best.scores - low) / spread + TRACE * best.scores / high)
 
 
+def by_rank(scored: Scored, width: int, reach: int) -> Scored:
+    """The best `reach` by their reciprocal ranks, of which the first is 1."""
+    best = scored.best(max(width, reach))
+    return Scored(best.seqs, (RRF_K + 1) / (RRF_K + 1 + np.arange(len(best))))
+
+
 def fuse(meaning: Scored, words: Scored, coverage: float, weights: Weights, reach: int) -> Ranking:
     """Both lists as one weighted sum: words count for more, the more of the query one episode covers. Where one list is
     empty the other stands alone."""
@@ -245,7 +257,7 @@ def fuse(meaning: Scored, words: Scored, coverage: float, weights: Weights, reac
         share = 1.0 if len(words) else 0.0
     fused = Ranking(np.empty(0, np.int64), {})
     for signal, scored, weight in (("meaning", meaning, 1 - share), ("words", words, share)):
-        listed = normalised(scored, weights.width, reach)
+        listed = (by_rank if weights.ranks else normalised)(scored, weights.width, reach)
         fused = fused.plus(signal, listed.seqs, listed.scores * weight)
     return fused
 

@@ -16,7 +16,7 @@ from functools import partial
 from mcp_memory import text
 from mcp_memory.errors import ProviderError
 from mcp_memory.protocols import Reranker
-from mcp_memory.ranking import K1, B
+from mcp_memory.ranking import K1, RRF_K, B
 from mcp_memory.types import Hit, Lag, Question
 from mcp_memory.workers import Worker
 
@@ -28,10 +28,6 @@ RERANKED = 50
 _WAIT_SECONDS = 20.0
 _TEXT_TOKENS = 256
 _CACHED = 64  # questions: who turns a page must not wait again
-
-RRF_K = 60
-"""Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods"
-(2009)."""
 
 
 class Bm25Reranker:

@@ -1,31 +1,25 @@
 """Recall: from a question to episodes, by relevance, each with what was said around it.
 
-Read `recall` from top to bottom: two lists of candidates (meaning, words) are fused into one, neighbours in a session lend
-each other a part of their score, a named speaker and the age weigh in, and the best are given with their neighbours.
+Read `recall` from top to bottom: two lists of candidates (meaning, words) are fused into one, neighbours in a session and
+what is linked lend each other a part of their score, what stands in an episode itself weighs in, and the best are given
+with their neighbours.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import json
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import timedelta
 
 import numpy as np
-import numpy.typing as npt
 
-from mcp_memory import likeness, queries, ranking, text, updates
-from mcp_memory.errors import InvalidCursor, ProviderError
-from mcp_memory.protocols import Embedder, Tx
+from mcp_memory import ranking, text, updates
+from mcp_memory.embedders import Meaning
+from mcp_memory.paging import moment
+from mcp_memory.protocols import Tx
 from mcp_memory.ranking import ACCESSED, Ranking, Scored, Values, Weights, Worded
 from mcp_memory.timeparse import Span
-from mcp_memory.types import APART, Hit, Question, Scope, Sighting
-from mcp_memory.workers import Worker
+from mcp_memory.types import APART, Hit, Question, Sighting
 
 POOL = 100
 """Candidates that are read back and weighed by what stands in them."""
@@ -39,99 +33,19 @@ COMMON = 0.1
 LIFTED = 2
 """Hits of each of several queries that stand in front, however low that query scores."""
 
-MOST_GIVEN = 10_000
-"""How far one can page."""
-
 DECAY = 0.995
 """A day. An episode's recency is this to the power of its age, against the newest candidate."""
-
-_CACHED_QUERIES = 512
-_CACHED_TEXTS = 4_096
-_AT_ONCE = 64  # texts that are embedded in one piece, so that others need not wait long
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """A question as an embedder sees it. `floor`: the cosine below which nothing is close to it."""
-
-    embedder: str
-    vector: npt.NDArray[np.float32]
-    floor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of hits, the best first. `more` tells whether another follows; `upto` is what its cursor needs."""
+    """A page of hits, the best first. `more` tells whether another follows; `upto` is what its cursor needs; `note` tells
+    where the search took long, and why."""
 
     hits: tuple[Hit, ...]
     more: bool
     upto: int
-
-
-class Embedders:
-    """The embedder that is set, and former ones whose vectors still serve: one model each, one thread for all, and the
-    vectors of late questions."""
-
-    def __init__(self, current: Embedder, worker: Worker, load: Callable[[str], Embedder]) -> None:
-        self.current = current
-        self.worker = worker
-        self._load = load
-        self._loaded = {current.name: current}
-        self._meanings: OrderedDict[tuple[str, ...], Meaning] = OrderedDict()
-        self._texts: OrderedDict[str, npt.NDArray[np.float32]] = OrderedDict()
-
-    def named(self, name: str) -> Embedder:
-        """Raises ProviderError or SettingsError where it can't be loaded here."""
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
-
-    async def warm(self) -> None:
-        await self.worker.run(self.current.load)
-
-    async def meaning(self, query: str, name: str, told: str = "", weight: float = 1.0) -> Meaning:
-        """The query as the embedder of that name sees it; with `told`, another form of it, what lies between the two, by
-        that form's weight.
-
-        Raises ProviderError where the embedder cannot answer.
-        """
-        forms = list(dict.fromkeys([query, told or query]))[: 2 if weight else 1]
-        key = (name, *forms)
-        if key not in self._meanings:
-            embedder = self.named(name)
-
-            def embed() -> Meaning:
-                vectors = embedder.embed(forms, "query")
-                between = vectors[0] + (weight * vectors[1] if len(forms) > 1 else 0)
-                length = np.linalg.norm(between)
-                return Meaning(name, between / length if length else vectors[0], embedder.floor)
-
-            self._meanings[key] = await self.worker.run(embed)
-            while len(self._meanings) > _CACHED_QUERIES:
-                self._meanings.popitem(last=False)
-        self._meanings.move_to_end(key)
-        return self._meanings[key]
-
-    async def cosines(self, query: str, texts: Sequence[str]) -> tuple[list[float], float]:
-        """How close each text is to the query, and the floor of the scale. Raises ProviderError."""
-        meaning = await self.meaning(query, self.current.name)
-        missing = [said for said in dict.fromkeys(texts) if said not in self._texts]
-        for at in range(0, len(missing), _AT_ONCE):
-            piece = missing[at : at + _AT_ONCE]
-            vectors = await self.worker.run(partial(self.current.embed, piece, "document"))
-            self._texts.update(zip(piece, vectors, strict=True))
-        cosines = [float(self._texts[said] @ meaning.vector) for said in texts]
-        while len(self._texts) > _CACHED_TEXTS:
-            self._texts.popitem(last=False)
-        return cosines, meaning.floor
-
-    async def likeness(self, said: str, others: Sequence[str]) -> list[float]:
-        """How alike a text is to others, on the calibrated scale; not at all where the embedder cannot answer."""
-        try:
-            cosines, floor = await self.cosines(said, others)
-        except ProviderError:
-            return [0.0] * len(others)
-        return [likeness.calibrated(cosine, floor) for cosine in cosines]
+    note: str = ""
 
 
 def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights, span: Span | None = None) -> Found:
@@ -142,7 +56,7 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     reach = question.given + question.limit + 1
 
     worded = _by_words(tx, question, within, upto)
-    by_meaning = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(worded.scored) > 0)
+    by_meaning, note = _by_meaning(tx, meaning, max(weights.width, reach), within, upto, known=len(worded.scored) > 0)
     candidates = ranking.fuse(by_meaning, worded.scored, worded.coverage, weights, reach)
 
     candidates = _smoothed(tx, candidates, allowed, upto, weights)
@@ -162,7 +76,7 @@ def recall(tx: Tx, question: Question, meaning: Meaning | None, weights: Weights
     page = dict(zip(ranked.seqs[: question.limit].tolist(), ranked.scores[: question.limit].tolist(), strict=True))
     episodes = {episode.seq: episode for episode in tx.log.at(page)}
     hits = [Hit(episodes[seq], score, candidates.why(seq, most)) for seq, score in page.items() if seq in episodes]
-    return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto)
+    return Found(tuple(_expanded(tx, hits, question.expand, allowed, upto)), len(ranked) > question.limit, upto, note)
 
 
 def recall_all(
@@ -183,18 +97,18 @@ def recall_all(
     alone = replace(
         question, limit=question.given + question.limit + 1, given=0, after=None, expand=0, upto=upto, rewrites=()
     )
-    lists = [
-        recall(tx, replace(alone, query=asked), meaning, weights, spans[asked]).hits
-        for asked, meaning in meanings.items()
+    each = [
+        recall(tx, replace(alone, query=asked), meaning, weights, spans[asked]) for asked, meaning in meanings.items()
     ]
-    hits = _joined(lists)
+    hits = _joined([found.hits for found in each])
+    note = next((found.note for found in each if found.note), "")
     if question.after is not None:
         score, seq = question.after
         hits = [hit for hit in hits if (-hit.score, -hit.episode.seq) > (-score, -seq)]
     within = tx.log.matching(question.selection)
     allowed = None if within is None else set(within)
     page = _expanded(tx, hits[: question.limit], question.expand, allowed, upto)
-    return Found(tuple(page), len(hits) > question.limit, upto)
+    return Found(tuple(page), len(hits) > question.limit, upto, note)
 
 
 def _joined(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
@@ -216,7 +130,7 @@ def _joined(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
 def latest(tx: Tx, question: Question) -> Found:
     """What a selection holds, without a question: the latest said first. A score stands for the time."""
     upto = tx.log.position() if question.upto is None else question.upto
-    before = None if question.after is None else (_moment(question.after[0]), question.after[1])
+    before = None if question.after is None else (moment(question.after[0]), question.after[1])
     episodes = tx.log.newest(question.selection, question.limit + 1, upto, before)
     hits = tuple(Hit(episode, 0.0, {}) for episode in episodes[: question.limit])
     return Found(hits, len(episodes) > question.limit, upto)
@@ -235,15 +149,15 @@ def _by_words(tx: Tx, question: Question, within: Sequence[int] | None, upto: in
 
 def _by_meaning(
     tx: Tx, meaning: Meaning | None, limit: int, within: Sequence[int] | None, upto: int, *, known: bool
-) -> Scored:
-    """The sum of an episode's best sentence and its context. Nothing at all where no sentence is close and no word is
-    `known` either, unless the caller has chosen from what by a selection."""
+) -> tuple[Scored, str]:
+    """The sum of an episode's best sentence and its context, and a note where that took long. Nothing at all where no
+    sentence is close and no word is `known` either, unless the caller has chosen from what by a selection."""
     if meaning is None:
-        return ranking.NOTHING
+        return ranking.NOTHING, ""
     close = tx.vectors(meaning.embedder).close(meaning.vector, limit, within, upto)
     if within is None and not known and close.sentences.max(initial=0.0) < meaning.floor:
-        return ranking.NOTHING
-    return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts)
+        return ranking.NOTHING, close.note
+    return Scored(close.seqs, close.sentences.astype(np.float64) + close.contexts), close.note
 
 
 def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto: int, weights: Weights) -> Ranking:
@@ -411,82 +325,3 @@ def _expanded(tx: Tx, hits: list[Hit], expand: int, allowed: Collection[int] | N
         near.sort(key=lambda episode: (episode.occurred_at, episode.seq))
         expanded.append(replace(hit, around=tuple(near)))
     return expanded
-
-
-# ---- cursors: opaque, self-contained, bound to the question
-
-
-def cursor(scope: Scope, question: Question, found: Found, shown: int) -> str:
-    """Where to go on after the first `shown` hits, for any process and after a restart; "" where nothing follows."""
-    if not shown or (shown == len(found.hits) and not found.more):
-        return ""
-    last = found.hits[shown - 1]
-    score = last.score if question.query.strip() else _microseconds(last.episode.occurred_at)
-    asked_at = _microseconds(question.asked_at or _EPOCH)
-    content = [found.upto, score, last.episode.seq, question.given + shown, asked_at, _fingerprint(scope, question)]
-    carried = [question.rewrites] if question.rewrites else []
-    written = json.dumps([*content, *carried], ensure_ascii=False, separators=(",", ":"))
-    return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
-
-
-def resumed(scope: Scope, question: Question, given: str) -> Question:
-    """The question, going on at a cursor. Raises InvalidCursor where that is not a cursor of this very question."""
-    try:
-        upto, score, seq, count, asked_at, fingerprint, *rewrites = json.loads(_decoded(given))
-        going_on = replace(
-            question,
-            upto=int(upto),
-            after=(float(score), int(seq)),
-            given=min(int(count), MOST_GIVEN),
-            asked_at=_moment(int(asked_at)),
-            rewrites=_rewrites(*rewrites),
-        )
-    except _UNREADABLE:
-        raise InvalidCursor("cursor: not a cursor of this server. Leave it out to start from the first page.") from None
-    if fingerprint != _fingerprint(scope, question):
-        raise InvalidCursor(
-            "cursor: it belongs to another search. Repeat query, filter, range, order and mode, or leave the cursor out."
-        )
-    return going_on
-
-
-def asked_at(given: str) -> datetime | None:
-    """When the question of a cursor was asked first, from where "last week" is seen; None where that is no cursor."""
-    try:
-        return _moment(int(json.loads(_decoded(given))[4]))
-    except (*_UNREADABLE, LookupError, InvalidCursor):
-        return None
-
-
-_UNREADABLE = (binascii.Error, ValueError, TypeError, OverflowError, RecursionError)
-
-
-def _decoded(cursor: str) -> bytes:
-    return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-
-
-def _rewrites(carried: Sequence[str] = ()) -> tuple[str, ...]:
-    """What a cursor carries of a question that was searched for in several. Raises ValueError for anything else."""
-    fitting = [queries.fitting(query) if isinstance(query, str) else "" for query in carried]
-    if len(fitting) > queries.MOST or not all(fitting):
-        raise ValueError("not what a cursor carries")
-    return tuple(fitting)
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _moment(microseconds: float) -> datetime:
-    try:
-        return _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        raise InvalidCursor("cursor: not a cursor of this server.") from None
-
-
-def _fingerprint(scope: Scope, question: Question) -> str:
-    asked = repr((scope, question.query, question.selection, question.order, question.mode))
-    return hashlib.blake2b(asked.encode("utf-8", "replace"), digest_size=6).hexdigest()

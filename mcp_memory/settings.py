@@ -28,6 +28,8 @@ class WeightSettings(BaseModel, extra="forbid"):
     """The share of words against meaning where no memory holds any of the query's words..."""
     words_most: float = Field(default=0.7, ge=0, le=1)
     """...and where one holds all of them."""
+    ranks: bool = False
+    """Compare what words and meaning find by ranks instead of scores (reciprocal rank fusion)."""
     told: float = Field(default=1.0, ge=0)
     """How much a query as its answer would put it counts beside the query as it stands, where meaning is compared."""
     previous: float = Field(default=0.3, ge=0, le=1)
@@ -112,8 +114,8 @@ class Settings(BaseSettings):
     weights: WeightSettings = WeightSettings()
     """How the signals of a search are weighed."""
     reranker: str = ""
-    """What orders the first hits once more: empty for nothing, `bm25`, `rrf`, `onnx:ms-marco-minilm-l12` (English,
-    offline), `onnx:<folder>`, `cross-encoder:<model or folder>` or `http:<address of a /rerank>#<model>`."""
+    """What orders the first hits once more: empty or `identity` for nothing, `bm25`, `rrf`, `onnx:ms-marco-minilm-l12`
+    (English, offline), `onnx:<folder>`, `cross-encoder:<model or folder>` or `http:<address of a /rerank>#<model>`."""
     rerank_api_key: str = ""
     """Sent to that address as bearer token."""
     prompts_dir: Path | None = None

@@ -341,7 +341,12 @@ class Views:
 
         if (waiting := self._retries.get((scope, view))) is not None:
             waiting.cancel()
-        self._retries[scope, view] = asyncio.create_task(look())
+        task = self._retries[scope, view] = asyncio.create_task(look())
+        task.add_done_callback(partial(self._looked, (scope, view)))
+
+    def _looked(self, key: tuple[Scope, str], done: asyncio.Task[None]) -> None:
+        if self._retries.get(key) is done:
+            del self._retries[key]
 
     def next(self, tx: Tx, view: View, *, thorough: bool = False, most: int = 0) -> Batch | None:
         """What a view derives next, at most a batch, or `most` if given; None where there is nothing, or it is not time

@@ -26,8 +26,8 @@ LAYERS = [
     {"store"},
     {"views"},
     {
-        "working", "episodic", "profile", "extraction", "consolidation", "handing", "retrieval", "context", "forgetting",
-        "transfer", "providers", "strategies", "links",
+        "working", "episodic", "links", "profile", "extraction", "consolidation", "handing", "embedders", "retrieval",
+        "paging", "strategies", "context", "forgetting", "transfer", "providers",
     },
     {"memory"},
     {"settings"},

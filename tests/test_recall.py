@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from mcp_memory import filters
 from mcp_memory.errors import InvalidCursor, InvalidInput
 from mcp_memory.memory import Answer, Memory
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings, WeightSettings
 from mcp_memory.testing import Clock
-from mcp_memory.types import Message, Scope, Selection
+from mcp_memory.types import Message, Question, Scope, Selection
 
 pytestmark = pytest.mark.anyio
 
@@ -201,6 +200,19 @@ async def test_every_signal_can_be_switched_off(
         hits = (await memory.search(scope, Question(query))).found.hits
         assert hits
         assert not any(signal in hit.why for hit in hits)
+
+
+async def test_the_lists_may_be_compared_by_rank(opening: Opening, settings: Settings, scope: Scope) -> None:
+    ranked = settings.model_copy(
+        update={"weights": settings.weights.model_copy(update={"ranks": True, "recency": 0.0})}
+    )
+    async with opening(settings=ranked) as memory:
+        await memory.add(
+            scope, [turn(i, text, f"s{i}") for i, text in enumerate(["the tide", "the tide table", "a moth"])]
+        )
+        first, second, *_ = (await memory.search(scope, Question("tide table", expand=0))).found.hits
+    assert [first.episode.content, second.episode.content] == ["the tide table", "the tide"]
+    assert second.why["words"] / first.why["words"] == pytest.approx(61 / 62)
 
 
 async def test_what_scores_too_little_is_left_out(opening: Opening, settings: Settings, scope: Scope) -> None:

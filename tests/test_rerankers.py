@@ -17,9 +17,8 @@ from mcp_memory.errors import ProviderError, ProviderMissing, SettingsError
 from mcp_memory.memory import Memory
 from mcp_memory.providers.reranking import CrossEncoderReranker, HttpReranker, OnnxReranker
 from mcp_memory.rerankers import RERANKED, Bm25Reranker, RrfReranker
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
-from mcp_memory.types import Message, Scope
+from mcp_memory.types import Message, Question, Scope
 
 pytestmark = pytest.mark.anyio
 
@@ -172,7 +171,7 @@ def test_words_and_ranks_make_an_order_without_a_model() -> None:
 
 
 def test_a_reranker_is_known_by_its_name(settings: Settings) -> None:
-    assert load_reranker("", settings) is None
+    assert load_reranker("", settings) is load_reranker("identity", settings) is None
     for name in ("bm25", "rrf", "onnx:ms-marco-minilm-l12", "cross-encoder:some/model"):
         made = load_reranker(name, settings)
         assert made is not None

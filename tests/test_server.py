@@ -305,6 +305,7 @@ async def test_answers_do_not_name_what_is_only_caught_up_when_it_is_read(client
         ("add_memory", {"content": "x", "session_id": "s" * 2_000}, "session_id"),
         ("add_memory", {"content": "x", "metadata": {"_a": 1}}, "metadata"),
         ("add_memory", {"content": "x", "metadata": [1]}, "metadata"),
+        ("add_memory", {"content": "x", "metadata": {"a": json.loads("[" * 60 + "]" * 60)}}, "metadata"),
         ("add_memory", {"content": ["x"]}, "content"),
         ("add_memory", {"content": "x" * 200_001}, "200,000"),
         ("add_memory", {"messages": [{"content": "x"}, {"content": ""}]}, "message 2"),

@@ -30,14 +30,13 @@ from mcp_memory import filters
 from mcp_memory.errors import StoreDamaged, StoreError, StoreTooNew
 from mcp_memory.memory import Memory
 from mcp_memory.protocols import Tx
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
 from mcp_memory.store import database, quantizer
 from mcp_memory.store import vectors as vectors_module
 from mcp_memory.store.schema import MIGRATIONS
 from mcp_memory.store.sqlite import FILE_NAME, SQLiteStore
 from mcp_memory.testing import Clock
-from mcp_memory.types import Message, Scope, Selection
+from mcp_memory.types import Message, Question, Scope, Selection
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +82,24 @@ async def test_an_index_that_another_process_could_not_maintain_is_caught_up(
         for query in random_units(4, part):
             right(await close(store, scope, query, 5), exact(given, units, query), 5)
         await store.close()
+
+
+@pytest.mark.parametrize("extensions", [True, False])
+async def test_a_slow_search_in_a_large_memory_says_how_long_it_took(
+    tmp_path: Path, clock: Clock, scope: Scope, monkeypatch: pytest.MonkeyPatch, *, extensions: bool
+) -> None:
+    monkeypatch.setattr(vectors_module, "IN_MEMORY", 3)
+    store = SQLiteStore(tmp_path, now=clock, extensions=extensions, scale=False)
+    await put_vectors(store, scope, await seqs(store, scope, *map(str, range(20))), random_units(60, 23))
+    query = random_units(1, 24)[0]
+
+    def note(tx: Tx) -> str:
+        return tx.vectors("e").close(query, 5, None, 2**40).note
+
+    assert await store.read(scope, note) == ""
+    monkeypatch.setattr(vectors_module, "_SLOW_SECONDS", 0.0)
+    assert re.search(r"took \d+\.\d s.*mcp-memory\[scale\]", await store.read(scope, note))
+    await store.close()
 
 
 async def test_two_processes_with_and_without_the_extension_find_the_same_at_the_same_time(

@@ -122,6 +122,8 @@ def test_a_question_that_asks_several_things_has_parts(query: str, expected: lis
         "Did Ann go to Rome or did she fly?",
         "Did she like it or not?",
         "What happened between 2020 and 2022?",
+        "What did Ann and Bo enjoy together last summer?",
+        "What do Ann and Bo have in common?",
         "What happened between March and May?",
         "According to Gina, what makes Jon a good guide?",
         "I bought something for the race. What was it?",

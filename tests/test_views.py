@@ -14,10 +14,9 @@ from conftest import Opening
 from mcp_memory import memory as memory_module
 from mcp_memory.memory import Memory
 from mcp_memory.protocols import Tx
-from mcp_memory.retrieval import Question
 from mcp_memory.settings import Settings
 from mcp_memory.testing import WAIT_SECONDS, Clock, ObedientEmbedder
-from mcp_memory.types import Message, Scope
+from mcp_memory.types import Message, Question, Scope
 
 pytestmark = pytest.mark.anyio
 

@@ -59,11 +59,13 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Episodes near a query: the cosine of each one's best sentence and of its context (0 where it has none)."""
+    """Episodes near a query: the cosine of each one's best sentence and of its context (0 where it has none). `note` tells
+    the caller where that took long, and why."""
 
     seqs: Positions
     sentences: npt.NDArray[np.float32]
     contexts: npt.NDArray[np.float32]
+    note: str = ""
 
 
 FAR = Close(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))

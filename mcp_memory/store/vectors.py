@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import cast
 
@@ -59,6 +60,7 @@ class Vectors:
         self._scope = scope
         self._epoch = epoch
         self._name = embedder
+        self._note = ""
         self._embedder: int = connection.row("SELECT id FROM embedders WHERE name = ?", (embedder,)) or 0
 
     # ---- writing
@@ -236,7 +238,8 @@ class Vectors:
         rows = self._matrix()
         with self._matrices.threads.limit(limits=1, user_api="blas"):  # more of them spin, on a busy machine for long
             if rows is None:
-                return self._compared(query, self.near(query, limit, within, upto))
+                compared = self._compared(query, self.near(query, limit, within, upto))
+                return replace(compared, note=self._note)
             allowed = rows.seqs <= upto
             if within is not None:
                 allowed &= np.isin(rows.seqs, np.fromiter(within, np.int64, len(within)))
@@ -260,8 +263,11 @@ class Vectors:
         else:
             seqs, _ = self._nearest_scanned(query, limit, within, upto)
         if (seconds := time.monotonic() - started) > _SLOW_SECONDS:
-            advice = "its index is being built" if self._indexes.enabled else "pip install 'mcp-memory[scale]'"
-            log.warning("a search in one large memory took %.1f s: %s", seconds, advice)
+            advice = (
+                "its index is being built" if self._indexes.enabled else "pip install 'mcp-memory[scale]' indexes it"
+            )
+            self._note = f"searching this large memory took {seconds:.1f} s: {advice}"
+            log.warning("%s", self._note)
         return seqs
 
     def _state(self) -> State | None:
