@@ -49,7 +49,7 @@ class Weights:
     next: float = 0.2
     """...and of the one after it."""
     links: float = 0.1
-    """The share of a hit's score that an episode like it gets, by their likeness."""
+    """What an episode gets at least of the score of one that it is linked to, times their likeness."""
     speaker: float = 0.2
     """For what was said by the one speaker whom the query names."""
     asking: float = 0.2
@@ -81,7 +81,7 @@ class Weights:
     @property
     def most(self) -> float:
         """The highest score that there can be, for scores in [0, 1]."""
-        lent = (1 + TRACE) * (1 + self.previous + self.before_previous + self.next) * (1 + self.links)
+        lent = (1 + TRACE) * (1 + self.previous + self.before_previous + self.next)
         return lent * (1 + self.importance + self.accesses) + self.speaker + self.recency
 
 

@@ -1,7 +1,7 @@
 """Recall: from a question to episodes, by relevance, each with what was said around it.
 
-Read `recall` from top to bottom: two lists of candidates (meaning, words) are fused into one, neighbours in a session and
-what is linked lend each other a part of their score, what stands in an episode itself weighs in, and the best are given
+Read `recall` from top to bottom: two lists of candidates (meaning, words) are fused into one, neighbours in a session lend
+each other a part of their score, what is linked joins, what stands in an episode itself weighs in, and the best are given
 with their neighbours.
 """
 
@@ -25,7 +25,7 @@ POOL = 100
 """Candidates that are read back and weighed by what stands in them."""
 
 LENDERS = 30
-"""Candidates that lend their neighbours, and what is linked to them, a part of their score."""
+"""Candidates that lend their neighbours a part of their score, and whose links are followed."""
 
 COMMON = 0.1
 """A word in more than this share of a scope's episodes tells nothing beside rarer ones, and costs most to read."""
@@ -174,16 +174,17 @@ def _smoothed(tx: Tx, candidates: Ranking, allowed: Collection[int] | None, upto
 def _linked(
     tx: Tx, candidates: Ranking, meaning: Meaning, allowed: Collection[int] | None, upto: int, weights: Weights
 ) -> Ranking:
-    """With what is one link away from the best candidates: each lends a part of its score to what is like it."""
-    hits = candidates.scored.best(LENDERS)
-    scores = dict(zip(hits.seqs.tolist(), hits.scores.tolist(), strict=True))
-    lent: dict[int, float] = {}
-    for link in tx.links(meaning.embedder).of(list(scores), upto):
-        if allowed is None or link.other in allowed:
-            lent[link.other] = max(lent.get(link.other, 0.0), weights.links * link.likeness * scores[link.seq])
-    if not lent:
+    """With what is one link away from the best candidates: it joins them below, with a part of a candidate's score, where
+    it has not more by itself."""
+    scores = dict(zip(candidates.seqs.tolist(), candidates.scored.scores.tolist(), strict=True))
+    gains: dict[int, float] = {}
+    for link in tx.links(meaning.embedder).of(candidates.scored.best(LENDERS).seqs.tolist(), upto):
+        gain = weights.links * link.likeness * scores[link.seq] - scores.get(link.other, 0.0)
+        if gain > gains.get(link.other, 0.0) and (allowed is None or link.other in allowed):
+            gains[link.other] = gain
+    if not gains:
         return candidates
-    return candidates.plus("links", np.array(list(lent), np.int64), np.array(list(lent.values())))
+    return candidates.plus("links", np.array(list(gains), np.int64), np.array(list(gains.values())))
 
 
 def _telling(tx: Tx, candidates: Ranking, weights: Weights) -> Ranking:

@@ -39,7 +39,7 @@ class WeightSettings(BaseModel, extra="forbid"):
     next: float = Field(default=0.2, ge=0, le=1)
     """...and of the one after it."""
     links: float = Field(default=0.1, ge=0, le=1)
-    """The share of a memory's score that another one like it gets, by their likeness."""
+    """What a memory gets at least of the score of one that it is linked to, times their likeness."""
     speaker: float = Field(default=0.2, ge=0)
     """For what was said by the one speaker whom the query names."""
     asking: float = Field(default=0.2, ge=0, le=1)

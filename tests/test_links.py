@@ -88,17 +88,23 @@ async def test_a_rebuild_finds_the_same_links(memory: Memory, scope: Scope, sett
     assert linked(settings) == before != set()
 
 
-async def test_what_is_linked_to_a_hit_is_lifted(opening: Opening, scope: Scope, settings: Settings) -> None:
-    contents = ("Marta keeps bees behind the red barn", "Marta keeps bees behind the barn, honey for Christmas", SOUP)
-    query = Question("red barn bees", expand=0)
+async def test_what_is_linked_to_a_hit_joins_below(opening: Opening, scope: Scope, settings: Settings) -> None:
+    hit, beside = (
+        "violin by the yellow zebra crossing near the school gate",
+        "by the yellow zebra crossing near the school gate",
+    )
+    nearer = [f"viol{hashlib.sha256(bytes([i])).hexdigest()[:12]}" for i in range(120)]
+    query = Question("violin", limit=50, expand=0)
     async with opening() as memory:
-        await memory.add(scope, told(*contents))
+        await memory.add(scope, told(*nearer, hit, beside))
         hits = (await memory.search(scope, query)).found.hits
-        assert {hit.episode.content: "links" in hit.why for hit in hits[:2]} == dict.fromkeys(contents[:2], True)
-        assert "links" not in hits[2].why if len(hits) > 2 else True
+        assert hits[0].episode.content == hit
+        [joined] = [one for one in hits if "links" in one.why]
+        assert joined.episode.content == beside
+        assert joined.score < hits[0].score / 2
     off = settings.model_copy(update={"weights": WeightSettings(links=0)})
     async with opening(settings=off) as memory:
-        assert not any("links" in hit.why for hit in (await memory.search(scope, query)).found.hits)
+        assert beside not in [one.episode.content for one in (await memory.search(scope, query)).found.hits]
 
 
 async def test_a_link_leads_to_no_episode_that_the_selection_leaves_out(memory: Memory, scope: Scope) -> None:
