@@ -124,7 +124,7 @@ async def open_memory(
     extractor, summariser, router = (loaded[name] for name in roles)
     told = Told(*(prompts.read(name, config.prompts_dir) for name in ("route.md", "split.md", "chain.md")))
     chosen = reranker or load_reranker(config.reranker, config)
-    second = Worker("memory-reranker") if chosen else None
+    reranking = Reranking(chosen, Worker("memory-reranker")) if chosen else None
     views = _views(config, store, embedders, extractor, summariser)
     try:
         await store.open()
@@ -136,7 +136,7 @@ async def open_memory(
             embedders,
             models,
             Strategies(router, told, config.route_seconds, store.now),
-            reranking=Reranking(chosen, second) if chosen and second else None,
+            reranking=reranking,
             weights=Weights(**config.weights.model_dump()),
             window_tokens=config.window_tokens,
             window_idle=timedelta(hours=config.window_idle_hours),
@@ -149,8 +149,8 @@ async def open_memory(
             await one.close()
         await store.close()
         worker.stop()
-        if second is not None:
-            second.stop()
+        if reranking is not None:
+            reranking.stop()
 
 
 def _views(

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import numpy.typing as npt
+
 from mcp_memory import text
 
 SAME = 0.75
@@ -31,6 +34,12 @@ _NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][\w'-]*")
 def calibrated(cosine: float, floor: float) -> float:
     """A cosine on the scale of its embedder, where 0 is what strangers have and 1 is the same text."""
     return max(0.0, (cosine - floor) / (1 - floor)) if floor < 1 else 0.0
+
+
+def calibrated_all(cosines: npt.NDArray[np.float32], floor: float) -> npt.NDArray[np.float32]:
+    """The same of many, in [0, 1]."""
+    calibrated: npt.NDArray[np.float32] = np.clip((cosines - floor) / max(1e-6, 1 - floor), 0, 1)
+    return calibrated
 
 
 def agree(one: str, other: str) -> bool:

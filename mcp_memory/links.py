@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mcp_memory.likeness import calibrated_all
 from mcp_memory.protocols import Tx
+from mcp_memory.ranking import Positions
 from mcp_memory.types import Link
 
 LINKED = 0.5
@@ -16,7 +18,6 @@ LINKED = 0.5
 LOOKED_BACK = 50
 """Episodes of the scope that a new one is compared with: the latest before it."""
 
-Positions = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 
@@ -28,9 +29,9 @@ def found(tx: Tx, embedder: str, floor: float, seqs: Sequence[int]) -> list[Link
     first = int(np.searchsorted(owners, seqs[0]))
     if first == len(owners):
         return []
-    new, all_, alike = _likeness(owners[first:], vectors[first:], owners, vectors)
+    new, all_, cosines = _likeness(owners[first:], vectors[first:], owners, vectors)
     # to three digits: the rest differs with the size of a batch, and a view derived again must give the same
-    alike = np.clip((alike - floor) / max(1e-6, 1 - floor), 0, 1).astype(np.float64).round(3)
+    alike = calibrated_all(cosines, floor).astype(np.float64).round(3)
     places = np.searchsorted(row, new)[:, None] - np.searchsorted(row, all_)[None, :]
     at, other = np.nonzero((alike >= LINKED) & (places > 0) & (places <= LOOKED_BACK))
     return list(map(Link, new[at].tolist(), all_[other].tolist(), alike[at, other].tolist()))

@@ -584,6 +584,7 @@ class Memory:
         if self._loading is None:
             self._loading = asyncio.gather(
                 self._embedders.warm(),
+                *([self._reranking.load()] if self._reranking else []),
                 *(asyncio.to_thread(model.load) for model in self._models),
                 return_exceptions=True,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -215,20 +216,26 @@ def by_words(postings: Sequence[Posting], absent: int, episodes: int, mean_lengt
     """
     if not postings:
         return Worded(NOTHING, 0.0)
-    rarity = [_rarity(len(posting.seqs), episodes) for posting in postings]
-    whole = sum(rarity) + absent * _rarity(0, episodes)
+    rarity = [rarity_of(len(posting.seqs), episodes) for posting in postings]
+    whole = sum(rarity) + absent * rarity_of(0, episodes)
     seqs, at = np.unique(np.concatenate([posting.seqs for posting in postings]), return_inverse=True)
     covered = np.concatenate([np.full(len(p.seqs), weight) for p, weight in zip(postings, rarity, strict=True)])
     coverage = np.bincount(at, covered, len(seqs)) / whole
     counts = np.concatenate([posting.counts for posting in postings])
     lengths = np.concatenate([posting.lengths for posting in postings])
-    saturated = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / (mean_length or 1.0)))
-    scores: Values = np.bincount(at, covered * saturated, len(seqs)).astype(np.float64) * np.sqrt(coverage)
+    weight = covered * saturated(counts, lengths, mean_length or 1.0)
+    scores: Values = np.bincount(at, weight, len(seqs)).astype(np.float64) * np.sqrt(coverage)
     return Worded(Scored(seqs, scores), float(coverage.max()), postings, rarity)
 
 
-def _rarity(n: int, episodes: int) -> float:
+def rarity_of(n: int, episodes: int) -> float:
+    """The inverse document frequency of a word that stands in `n` of so many episodes."""
     return math.log(1 + (max(episodes, n) - n + 0.5) / (n + 0.5))
+
+
+def saturated(count: Any, length: Any, mean_length: float) -> Any:
+    """What a word counts that stands `count` times in an episode of `length` words: numbers, or arrays of them."""
+    return count * (K1 + 1) / (count + K1 * (1 - B + B * length / mean_length))
 
 
 def normalised(scored: Scored, width: int, reach: int) -> Scored:

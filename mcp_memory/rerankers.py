@@ -6,6 +6,7 @@ The others are providers (`providers/reranking.py`). A reranker gets the texts i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import Counter, OrderedDict
@@ -16,7 +17,7 @@ from functools import partial
 from mcp_memory import text
 from mcp_memory.errors import ProviderError
 from mcp_memory.protocols import Reranker
-from mcp_memory.ranking import K1, RRF_K, B
+from mcp_memory.ranking import RRF_K, rarity_of, saturated
 from mcp_memory.types import Hit, Lag, Question
 from mcp_memory.workers import Worker
 
@@ -44,10 +45,9 @@ class Bm25Reranker:
         scores = [0.0] * len(texts)
         for word in text.query_words(query):
             holding = sum(word in held for held in counted)
-            rarity = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
+            rarity = rarity_of(holding, len(texts))
             for place, held in enumerate(counted):
-                if count := held[word]:
-                    scores[place] += rarity * count * (K1 + 1) / (count + K1 * (1 - B + B * held.total() / mean))
+                scores[place] += rarity * saturated(held[word], held.total(), mean)
         return scores
 
 
@@ -79,6 +79,14 @@ class Reranking:
         self._reranker = reranker
         self._worker = worker
         self._late: OrderedDict[tuple[str, ...], list[float]] = OrderedDict()
+
+    async def load(self) -> None:
+        """Get ready. Says nothing where that fails: the search that needs it will."""
+        with contextlib.suppress(Exception):
+            await self._worker.run(self._reranker.load)
+
+    def stop(self) -> None:
+        self._worker.stop()
 
     async def scores(self, query: str, texts: Sequence[str]) -> tuple[list[float], list[Lag]]:
         """A score for each text. Where the reranker fails or is too slow: none, and what the answer says about it."""

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from mcp_memory import ranking, text, updates
+from mcp_memory import likeness, ranking, text, updates
 from mcp_memory.embedders import Meaning
 from mcp_memory.paging import moment
 from mcp_memory.protocols import Tx
@@ -105,9 +105,7 @@ def recall_all(
     if question.after is not None:
         score, seq = question.after
         hits = [hit for hit in hits if (-hit.score, -hit.episode.seq) > (-score, -seq)]
-    within = tx.log.matching(question.selection)
-    allowed = None if within is None else set(within)
-    page = _expanded(tx, hits[: question.limit], question.expand, allowed, upto)
+    page = expanded(tx, hits[: question.limit], question, upto)
     return Found(tuple(page), len(hits) > question.limit, upto, note)
 
 
@@ -211,13 +209,13 @@ def _weighed(
     if weights.speaker and len(named) == 1:
         spoken = np.array([seq for seq, sighting in seen.items() if sighting.speaker == named[0]], np.int64)
         candidates = candidates.plus("speaker", spoken, np.full(len(spoken), weights.speaker))
-    said_at = np.array([sighting.said_at for sighting in seen.values()])
+    seqs, said_at = np.array(list(seen), np.int64), np.array([sighting.said_at for sighting in seen.values()])
     if weights.recency and seen:
         days = (said_at.max() - said_at) / 86_400
-        candidates = candidates.plus("recency", np.array(list(seen), np.int64), weights.recency * DECAY**days)
+        candidates = candidates.plus("recency", seqs, weights.recency * DECAY**days)
     if weights.time and span is not None and seen:
         limits = span.since.timestamp(), span.until.timestamp()
-        candidates = ranking.in_time(candidates, np.array(list(seen), np.int64), said_at, *limits, weights)
+        candidates = ranking.in_time(candidates, seqs, said_at, *limits, weights)
     return candidates, seen
 
 
@@ -251,7 +249,7 @@ def _updated(
     seqs = first.seqs.tolist()
     seen = {**seen, **tx.log.sightings(unseen)} if (unseen := [seq for seq in seqs if seq not in seen]) else seen
     cosines = tx.vectors(meaning.embedder).likeness(seqs)
-    alike = np.maximum(0, cosines - meaning.floor) / max(1e-6, 1 - meaning.floor)
+    alike = likeness.calibrated_all(cosines, meaning.floor)
     same = updates.about_the_same(
         alike, worded.shared(first.seqs), [(seen[seq].speaker, seen[seq].role) for seq in seqs]
     )

@@ -170,6 +170,20 @@ def test_words_and_ranks_make_an_order_without_a_model() -> None:
     assert Bm25Reranker().rerank("", []) == RrfReranker().rerank("", []) == []
 
 
+async def test_a_reranker_is_loaded_before_the_first_question_and_may_fail_to(opening: Opening) -> None:
+    class Heavy(Bm25Reranker):
+        loads = 0
+
+        def load(self) -> None:
+            self.loads += 1
+            raise RuntimeError("no room")
+
+    heavy = Heavy()
+    async with opening(reranker=heavy) as memory:
+        await memory.warm()
+    assert heavy.loads == 1
+
+
 def test_a_reranker_is_known_by_its_name(settings: Settings) -> None:
     assert load_reranker("", settings) is load_reranker("identity", settings) is None
     for name in ("bm25", "rrf", "onnx:ms-marco-minilm-l12", "cross-encoder:some/model"):

@@ -12,6 +12,7 @@ import httpx2
 import numpy as np
 
 from mcp_memory.errors import ProviderError, ProviderMissing, SettingsError
+from mcp_memory.providers.sentence_transformers import loaded
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -48,18 +49,7 @@ class CrossEncoderReranker:
 
     def _loaded(self) -> CrossEncoder:
         if self._model is None:
-            try:
-                from sentence_transformers import CrossEncoder  # imports torch: seconds and 400 MB
-            except ImportError as error:
-                raise ProviderMissing(
-                    f"{self.name} needs the extra: pip install 'mcp-memory[local]' (torch for your machine first)"
-                ) from error
-            try:
-                self._model = CrossEncoder(self._name)
-            except Exception as error:  # a missing model, no network, a broken file: all kinds of exceptions
-                raise ProviderMissing(
-                    f"{self.name} could not be loaded ({type(error).__name__}): check the name, or name a local folder."
-                ) from error
+            self._model = loaded("CrossEncoder", self._name, self.name)
         return self._model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,16 +49,21 @@ class SentenceTransformersEmbedder:
 
     def _loaded(self) -> SentenceTransformer:
         if self._model is None:
-            try:
-                from sentence_transformers import SentenceTransformer  # imports torch: seconds and 400 MB
-            except ImportError as error:
-                raise ProviderMissing(
-                    f"{self.name} needs the extra: pip install 'mcp-memory[local]' (torch for your machine first)"
-                ) from error
-            try:
-                self._model = SentenceTransformer(self._name)
-            except Exception as error:  # a missing model, no network, a broken file: all kinds of exceptions
-                raise ProviderMissing(
-                    f"{self.name} could not be loaded ({type(error).__name__}): check the name, or name a local folder."
-                ) from error
+            self._model = loaded("SentenceTransformer", self._name, self.name)
         return self._model
+
+
+def loaded(kind: str, model: str, name: str) -> Any:
+    """A model of that class of the library's. Raises ProviderMissing, in which it is called `name`."""
+    try:
+        import sentence_transformers  # imports torch: seconds and 400 MB
+    except ImportError as error:
+        raise ProviderMissing(
+            f"{name} needs the extra: pip install 'mcp-memory[local]' (torch for your machine first)"
+        ) from error
+    try:
+        return getattr(sentence_transformers, kind)(model)
+    except Exception as error:  # a missing model, no network, a broken file: all kinds of exceptions
+        raise ProviderMissing(
+            f"{name} could not be loaded ({type(error).__name__}): check the name, or name a local folder."
+        ) from error
